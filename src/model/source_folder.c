@@ -15,18 +15,34 @@
 
 enum { MAX_RANKS = 1024 };
 
+/* What each layer is, which stands beside config.json. */
+static nrd_error *read_layers(const nrd_source *s, nrd_json_doc **out_doc, const nrd_json **out)
+{
+    NRD_TRY(nrd_source_json(out_doc, s->path, "quant_cfg.json"));
+    *out = *out_doc ? nrd_json_get(nrd_json_root(*out_doc), "quantized_layers") : NULL;
+    return nrd_json_is(*out, NRD_JSON_OBJECT) ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "quant_algo " NRD_QUANT_MIXED " needs quant_cfg.json "
+                                                                  "with an object quantized_layers, got %s",
+                                                                  *out_doc ? nrd_json_type_name(*out) : "no such file");
+}
+
 /* What TensorRT-LLM's converters quantized. */
 static nrd_error *open_rank_quants(nrd_source *s, const nrd_json *quantization)
 {
     nrd_error *err = NULL;
+    nrd_json_doc *doc = NULL;
+    const nrd_json *layers = NULL;
 
+    if (!strcmp(s->spec.quant_algo, NRD_QUANT_MIXED)) {
+        NRD_TRY_GOTO(read_layers(s, &doc, &layers), err, done);
+    }
     NRD_NEW_GOTO(s->rank_quants, (size_t)s->n_ranks, err, done);
     for (int32_t r = 0; r < s->n_ranks && !err; r++) {
-        err = nrd_error_wrap(nrd_quant_open_checkpoint(&s->rank_quants[r], quantization, s->spec.dtype, s->ranks[r].tensors,
-                                                       &s->ranks[r].n), "rank%d.safetensors", r);
+        err = nrd_error_wrap(nrd_quant_open_checkpoint(&s->rank_quants[r], quantization, layers, s->spec.dtype,
+                                                       s->ranks[r].tensors, &s->ranks[r].n), "rank%d.safetensors", r);
     }
     s->quant = s->rank_quants[0];
 done:
+    nrd_json_doc_free(doc);
     return err;
 }
 

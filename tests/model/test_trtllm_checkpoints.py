@@ -96,25 +96,66 @@ def test_nvfp4_has_the_numbers_that_it_stands_for(plain_of, tmp_path):
     assert any(line.split()[:2] == ["transformer.layers.1.mlp.proj.weight", "nvfp4"] for line in shown.splitlines()), shown
 
 
-def test_smoothers_divide_the_input(plain_of, tmp_path):
-    """Beside a folder of the floats that are meant."""
-    spec = SPECS["llama"]
-    tensors = weights.build(spec)
-    recipe = quantized.RECIPES["gptq-8-row-columns"]
-    meant = {name: quantized.weight_of(name, x, recipe).dequantized() if quantized.is_linear(name, x) else x for name, x in tensors.items()}
+def logprobs_beside_floats(folder, meant, tmp_path):
+    """Those of the checkpoint, and of a folder of the floats that are meant."""
+    spec, said = SPECS["llama"], []
     (tmp_path / "f").mkdir()
     hf_folder.write_safetensors(tmp_path / "f/model.safetensors", make_model.stored_tensors(spec, meant), "float32")
     hf_folder.write_json(tmp_path / "f/config.json", make_model.config_json(spec, "float32"))
-    write(tmp_path / "c", plain_of["float32"], "sq-smoother")
-    said = []
-    for folder in ("c", "f"):
+    for each in (folder, tmp_path / "f"):
         (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, *range(40, 100)]}) + "\n")
-        done = run("eval", tmp_path / folder, "--tokens", tmp_path / "in", "--out", tmp_path / "out", "--compute_dtype", "float32")
+        done = run("eval", each, "--tokens", tmp_path / "in", "--out", tmp_path / "out", "--compute_dtype", "float32")
         assert done.returncode == 0, done.stderr
         said.append(np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:]))
-    assert np.abs(said[0] - said[1]).max() < 1e-4, np.abs(said[0] - said[1]).max()
+    assert np.ptp(said[1]) > 1
+    return np.abs(said[0] - said[1]).max()
+
+
+def test_smoothers_divide_the_input(plain_of, tmp_path):
+    recipe = quantized.RECIPES["gptq-8-row-columns"]
+    meant = {name: quantized.weight_of(name, x, recipe).dequantized() if quantized.is_linear(name, x) else x
+             for name, x in weights.build(SPECS["llama"]).items()}
+    write(tmp_path / "c", plain_of["float32"], "sq-smoother")
+    assert logprobs_beside_floats(tmp_path / "c", meant, tmp_path) < 1e-4
     shown = run("inspect", tmp_path / "c", "--tensors").stdout
     assert any(line.split()[:2] == ["transformer.layers.1.mlp.proj.weight", "int8"] for line in shown.splitlines()), shown
+
+
+def write_mixed(folder, plain, change=lambda tensors, quantization: None):
+    tensors, quantization = tc.mixed(weights.build(SPECS["llama"]))
+    change(tensors, quantization)
+    tc.write(folder, plain, tensors, quantization, plain["dtype"])
+
+
+def test_each_layer_has_the_algorithm_that_it_names(plain_of, tmp_path):
+    """Their bytes are all of the type int8 in the file."""
+    meant = weights.build(SPECS["llama"])
+    for old, new in [*tc.LAYER.items(), *((x, "attention.qkv") for x in tc.QKV)]:
+        for name in [name for name in meant if f".{old}." in name and meant[name].ndim == 2]:
+            meant[name] = quantized.weight_of(name, meant[name], quantized.RECIPES[tc.RECIPES[tc.MIXED[new]][1]]).dequantized()
+    write_mixed(tmp_path / "c", plain_of["float32"])
+    assert logprobs_beside_floats(tmp_path / "c", meant, tmp_path) < 1e-4
+    assert run("convert", tmp_path / "c", "-o", tmp_path / "e").returncode == 0
+    shown = run("inspect", tmp_path / "e", "--tensors").stdout
+    types = {line.split()[0]: line.split()[1] for line in shown.splitlines() if line.startswith("  transformer.layers.1.")}
+    want = {"attention.qkv": "fp8", "attention.dense": "int8", "mlp.fc": "q4_0", "mlp.gate": "q4_0", "mlp.proj": "q4_0"}
+    assert {stem: types[f"transformer.layers.1.{stem}.weight"] for stem in want} == want
+    assert [name for name in types if name.endswith(".int8_input")] == [f"{DENSE}.int8_input"]
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda _, q: q["layers"].pop(DENSE), f"'{DENSE}' has quant_algo 'nothing'"),
+    (lambda _, q: q["layers"][DENSE].update(quant_algo="W4A8_QSERVE_PER_GROUP"), f"'{DENSE}' has quant_algo 'W4A8_QSERVE_PER_GROUP'; known: FP8"),
+    (lambda _, q: q["layers"][DENSE].update(quant_algo="W8A16"), f"'{DENSE}' has quant_algo 'W8A16'; known: FP8"),
+    (lambda _, q: q["layers"][DENSE].update(has_zero_point=True), f"'{DENSE}' has quant_algo 'W8A8_SQ_PER_CHANNEL' and has_zero_point"),
+    (lambda _, q: q["layers"][DENSE].update(quant_algo="W4A16_AWQ"), f"'{DENSE}.weights_scaling_factor' has shape ["),
+    (lambda _, q: q.pop("layers"), "needs quant_cfg.json with an object quantized_layers, got no such file"),
+    (lambda _, q: q.update(layers=[]), "needs quant_cfg.json with an object quantized_layers, got "),
+])
+def test_layers_that_name_no_algorithm_or_another_are_refused(change, message, plain_of, tmp_path):
+    write_mixed(tmp_path / "c", plain_of["float16"], change)
+    done = run("inspect", tmp_path / "c")
+    assert done.returncode == 1 and message in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("order", ["columns", "plain"])

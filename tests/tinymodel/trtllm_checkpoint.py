@@ -153,8 +153,32 @@ def checkpoint(tensors, recipe, order="tiles"):
                  "pre_quant_scale": kind.endswith("-columns"), "exclude_modules": ["lm_head"]}
 
 
+MIXED = {"attention.qkv": "fp8-bytes", "attention.dense": "sq", "mlp.fc": "awq", "mlp.gate": "awq", "mlp.proj": "w4a8-columns"}
+
+
+def mixed(tensors, of=MIXED.get):
+    """A recipe for each product (of(name in a layer), None: fp8), as AutoQuantize of ModelOpt chooses them."""
+    made, out, layers = {}, {}, {}
+    for recipe in {of(stem) for stem in MIXED}:
+        made[recipe] = checkpoint(tensors, recipe)
+    for name in made[next(iter(made))][0]:
+        if not any(f".{stem}." in name for stem in MIXED):
+            out[name] = made[next(iter(made))][0][name]
+    for stem in MIXED:
+        found, quantization = made[of(stem)]
+        for name, x in found.items():
+            if f".{stem}." in name:
+                out[name] = x
+                layers[name.rsplit(".", 1)[0]] = {"quant_algo": quantization["quant_algo"], "group_size": 128, "has_zero_point": False}
+    return out, {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": None, "layers": layers}
+
+
 def write(folder, config, tensors, quantization, dtype):
     os.makedirs(folder, exist_ok=True)
+    quantization, layers = dict(quantization), quantization.get("layers")
+    if quantization.pop("layers", None) is not None:
+        with open(os.path.join(folder, "quant_cfg.json"), "w", encoding="utf-8") as f:
+            json.dump({"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": None, "quantized_layers": layers}, f)
     hf_folder.write_safetensors(os.path.join(folder, "rank0.safetensors"), tensors, dtype)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
         json.dump({**config, "quantization": quantization}, f)

@@ -72,6 +72,7 @@ static nrd_error *weight_by(nrd_quant *q, const char *stem, const part_names *na
     NRD_TRY(nrd_quant_take(q, stem, ".weight", w, &w->codes));
     if (weight.dtype == NRD_DTYPE_I8) {
         NRD_TRY(nrd_quant_int8(w, nrd_quant_settings_of(q)));
+        w->int8_input = names == &of_checkpoint && !nrd_quant_settings_of(q)->int8_inputs; /* W8A8_SQ_PER_CHANNEL, beside others */
         return nrd_quant_columns(q, stem, names->columns, w);
     }
     if (w->scales.dtype != NRD_DTYPE_F8_E4M3) {

@@ -346,11 +346,28 @@ static int checkpoint_of(const char *algo)
 
 bool nrd_quant_reads_checkpoint(const char *quant_algo)
 {
-    return checkpoint_of(quant_algo) < N_CHECKPOINTS;
+    return !strcmp(quant_algo, NRD_QUANT_MIXED) || checkpoint_of(quant_algo) < N_CHECKPOINTS;
 }
 
-/* Gives weights with scales their types, and takes scales away whose weight is plain: ModelOpt's of an output layer that was left out. */
-static void prepare_checkpoint(nrd_quant *q, nrd_dtype bytes, size_t *n)
+/* What a layer's weight kept as I8 is, where each layer has an algorithm. */
+static nrd_error *bytes_of_layer(const nrd_json *layers, const char *stem, nrd_dtype *out)
+{
+    const nrd_json *layer = nrd_json_get(layers, stem);
+    const nrd_json *algo = nrd_json_get(layer, "quant_algo");
+    const int i = checkpoint_of(nrd_json_str(algo, ""));
+
+    if (i == N_CHECKPOINTS || checkpoints[i].settings.whole || nrd_json_get_bool(layer, "has_zero_point", false)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "quant_cfg.json: quantized_layers: '%s' has quant_algo '%s'%s; known: FP8, "
+                          "FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_PER_CHANNEL, NVFP4, without zero points", stem,
+                          nrd_json_str(algo, nrd_json_type_name(algo)), i < N_CHECKPOINTS && !checkpoints[i].settings.whole ? " and has_zero_point" : "");
+    }
+    *out = checkpoints[i].bytes;
+    return NULL;
+}
+
+/* Gives weights with scales their types, and takes scales away whose weight is plain: ModelOpt's of an output layer that was left out.
+ * `bytes`: what a weight kept as I8 is, unless `layers` says so. */
+static nrd_error *prepare_checkpoint(nrd_quant *q, nrd_dtype bytes, const nrd_json *layers, size_t *n)
 {
     static const char *const parts[] = {".weights_scaling_factor", ".activation_scaling_factor", ".per_channel_scale"};
     char name[MAX_NAME];
@@ -365,6 +382,8 @@ static void prepare_checkpoint(nrd_quant *q, nrd_dtype bytes, size_t *n)
             }
         }
         if (weight && weight->dtype == NRD_DTYPE_I8) {
+            name[strlen(name) - strlen(".weight")] = '\0';
+            NRD_TRY(layers ? bytes_of_layer(layers, name, &bytes) : NULL);
             weight->dtype = bytes;
         }
         q->taken[i] = weight && !q->settings.whole &&
@@ -376,9 +395,11 @@ static void prepare_checkpoint(nrd_quant *q, nrd_dtype bytes, size_t *n)
         }
     }
     *n = q->n_table = left;
+    return NULL;
 }
 
-nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, nrd_dtype dtype, nrd_src_tensor *table, size_t *n)
+nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, const nrd_json *layers, nrd_dtype dtype,
+                                     nrd_src_tensor *table, size_t *n)
 {
     const nrd_json *algo = nrd_json_get(config, "quant_algo");
     const int i = checkpoint_of(nrd_json_str(algo, ""));
@@ -386,17 +407,17 @@ nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, nr
     nrd_quant *q = NULL;
 
     *out = NULL;
-    if (i == N_CHECKPOINTS) {
+    if (i == N_CHECKPOINTS && !layers) {
         return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_*, NVFP4, W8A16, W4A16");
     }
     NRD_NEW_GOTO(q, 1, err, fail);
     q->table = table;
     q->n_table = *n;
     q->reader = &nrd_quant_checkpoint;
-    q->settings = checkpoints[i].settings;
+    q->settings = layers ? (nrd_quant_settings){0} : checkpoints[i].settings;
     NRD_NEW_GOTO(q->taken, *n + 1, err, fail);
     NRD_TRY_GOTO(q->reader->open(q, config), err, fail);
-    prepare_checkpoint(q, checkpoints[i].bytes, n);
+    NRD_TRY_GOTO(prepare_checkpoint(q, layers ? NRD_DTYPE_NONE : checkpoints[i].bytes, layers, n), err, fail);
     free(q->taken);
     q->taken = NULL;
     NRD_TRY_GOTO(read_table(q, dtype, n), err, fail);

@@ -48,10 +48,11 @@ typedef struct nrd_quant_weight nrd_quant_weight;
  * shorter. `dtype`: of what must be unpacked. *out NULL: nothing in the folder is quantized. */
 nrd_error *nrd_quant_open(nrd_quant **out, const nrd_json *config, const char *dir, nrd_dtype dtype,
                           nrd_src_tensor *table, size_t *n) NRD_MUST_USE;
-/* The same of one rank of TensorRT-LLM's checkpoints; `config`: their `quantization`. UNSUPPORTED: nrd_quant_reads_checkpoint is
- * false. */
-nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, nrd_dtype dtype, nrd_src_tensor *table,
-                                     size_t *n) NRD_MUST_USE;
+/* The same of one rank of TensorRT-LLM's checkpoints; `config`: their `quantization`; `layers`: with MIXED_PRECISION quantized_layers of
+ * quant_cfg.json, else NULL; both only during the call. UNSUPPORTED: nrd_quant_reads_checkpoint is false, or a layer's algorithm. */
+nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, const nrd_json *layers, nrd_dtype dtype,
+                                     nrd_src_tensor *table, size_t *n) NRD_MUST_USE;
+#define NRD_QUANT_MIXED "MIXED_PRECISION"
 bool nrd_quant_reads_checkpoint(const char *quant_algo);
 void nrd_quant_close(nrd_quant *q);
 const char *nrd_quant_notes(const nrd_quant *q); /* what was unpacked, in one line; "" */
