@@ -5,6 +5,7 @@
 #include "executor/model_path.h"
 
 #include "base/dtype.h"
+#include "base/cache_entry.h"
 #include "base/env.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -353,14 +354,24 @@ static nrd_error *make_beside(const char *entry, const char *tmp, const char *pa
     return err;
 }
 
+/* It may be removed between two looks at it, by who makes room; not once it is held. */
+static bool find_made(const char *entry, const char *path)
+{
+    const bool is_there = nrd_engine_is_folder(entry) && nrd_cache_entry_hold(entry);
+
+    if (is_there) {
+        nrd_error_free(use_made(entry, path)); /* where the cache cannot be written it is used as it is */
+    }
+    return is_there;
+}
+
 nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_engine_asked asked, nrd_engine_maker *make, void *user)
 {
     nrd_error *err = NULL;
     nrd_str tmp = {0};
     char *dir = NULL;
 
-    if (nrd_engine_is_folder(entry)) {
-        nrd_error_free(use_made(entry, path)); /* where the cache cannot be written it is used as it is */
+    if (find_made(entry, path)) {
         return NULL;
     }
     NRD_TRY_GOTO(nrd_path_make_dir(&dir, entry), err, done);
@@ -368,7 +379,12 @@ nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_engine_a
     nrd_leftovers_sweep(dir);
     nrd_str_printf(&tmp, "%s.tmp.%ld", entry, (long)getpid());
     NRD_TRY_GOTO(nrd_str_error(&tmp), err, done);
-    err = make_beside(entry, tmp.data, path, n_ranks_of(asked), make, user);
+    NRD_TRY_GOTO(make_beside(entry, tmp.data, path, n_ranks_of(asked), make, user), err, done);
+    if (!nrd_cache_entry_hold(entry)) {
+        err = nrd_errorf(NRD_ERR_UNAVAILABLE, "'%s' was removed as soon as it was made: try again", entry);
+        goto done;
+    }
+    nrd_cache_trim(dir, nrd_cache_max_bytes(dir));
 done:
     nrd_str_fini(&tmp);
     free(dir);
@@ -447,6 +463,7 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char
     }
     NRD_TRY(find_engine(&out->engine, path));
     if (out->engine) {
+        (void)nrd_cache_entry_hold(out->engine); /* it may be one of the cache */
         NRD_DUP_GOTO(out->tokenizer, out->engine, err, done);
         err = check_asked(out->engine, asked);
         goto done;

@@ -5,7 +5,8 @@
  *           Hugging Face or a checkpoint folder. What is no engine yet is built once into
  *           $NEREID_CACHE/engines, whoever needs it; small models (under NRD_SMALL_MODEL_BYTES) into a
  *           temporary folder that goes with the nrd_model_path, unless they are in the cache. The date of a
- *           cached folder is its last use.
+ *           cached folder is its last use; the process holds what it uses, and a new engine may take the place
+ *           of those that were not used longest (base/cache_entry.h).
  * Owner     One thread for each nrd_model_path; several may open at once.
  * Errors    NOT_FOUND, and what building says.
  */

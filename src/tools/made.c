@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/made.h"
 
+#include "base/cache_entry.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/leftovers.h"
 #include "base/mem.h"
-#include "base/running.h"
 #include "hub/remove.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-enum { MAX_CONFIG = 1 << 20 };
 
 static void add_kind(nrd_made_list *all, const char *own, const char *kind)
 {
@@ -59,44 +56,12 @@ void nrd_made_list_fini(nrd_made_list *all)
     *all = (nrd_made_list){0};
 }
 
-/* The repositories of a server with their configurations, which name engines and tokenizers. */
-static void on_server(void *user, long pid, const char *json)
+nrd_error *nrd_made_remove(const char *path)
 {
-    nrd_str *in_use = user;
-    nrd_json_doc *doc = NULL;
-    nrd_error *err = nrd_json_parse(&doc, json, strlen(json), NULL);
-    const nrd_json *all = err ? NULL : nrd_json_get(nrd_json_root(doc), "repositories");
+    char *taken = nrd_cache_entry_take(path);
+    nrd_error *err = taken ? nrd_hub_remove_tree(taken) : nrd_path_exists(path)
+                   ? nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot remove '%s': a program uses it, or it cannot be renamed", path) : NULL;
 
-    (void)pid;
-    for (size_t i = 0; i < nrd_json_len(all); i++) {
-        const char *repo = nrd_json_str(nrd_json_at(all, i), "");
-        char **names = NULL;
-        size_t n = 0;
-        nrd_str_printf(in_use, "%s\n", repo);
-        nrd_error_free(nrd_dir_list(&names, &n, repo));
-        for (size_t k = 0; k < n; k++) {
-            char *path = nrd_xasprintf("%s/%s/config.pbtxt", repo, names[k]), *text = NULL;
-            size_t len = 0;
-            nrd_error_free(nrd_file_read(&text, &len, path, MAX_CONFIG));
-            nrd_str_puts(in_use, text ? text : "");
-            free(text);
-            free(path);
-        }
-        nrd_names_free(names, n);
-    }
-    nrd_error_free(err);
-    nrd_json_doc_free(doc);
-}
-
-void nrd_made_in_use(nrd_str *out)
-{
-    nrd_running_each(on_server, out);
-}
-
-bool nrd_made_is_used(const nrd_str *in_use, const char *path)
-{
-    char *real = realpath(path, NULL);
-    const bool is_used = strstr(nrd_str_cstr(in_use), real ? real : path);
-    free(real);
-    return is_used;
+    free(taken);
+    return err;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tools/made.h - engines, tokenizers and repositories in $NEREID_CACHE, for the verbs that remove them.
+ * tools/made.h - engines, tokenizers and repositories in $NEREID_CACHE, for the verbs that show and remove them.
  *
- * Purpose   Lists them, and tells which of them running servers use.
+ * Purpose   Lists and removes them; base/cache_entry.h tells which of them are used.
  * Owner     One thread. What changes meanwhile may be missing.
- * Errors    None: what cannot be read is not there; without memory the program ends. */
+ * Errors    What cannot be read is not there; without memory the program ends. */
 #ifndef NRD_TOOLS_MADE_H
 #define NRD_TOOLS_MADE_H
 
@@ -25,8 +25,7 @@ typedef struct nrd_made_list {
 void nrd_made_list_read(nrd_made_list *out, const char *own); /* own: $NEREID_CACHE; leftovers in it are swept */
 void nrd_made_list_fini(nrd_made_list *all);
 
-/* The repositories of running servers with their configurations, which name engines and tokenizers. */
-void nrd_made_in_use(nrd_str *out);
-bool nrd_made_is_used(const nrd_str *in_use, const char *path);
+/* UNAVAILABLE: somebody uses it. What is not there is removed. */
+nrd_error *nrd_made_remove(const char *path) NRD_MUST_USE;
 
 #endif

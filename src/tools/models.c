@@ -2,13 +2,16 @@
  * nereid list and nereid show: the models of the cache. */
 #include "tools/tools.h"
 
+#include "base/cache_entry.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/made_from.h"
 #include "base/mem.h"
 #include "hub/cache.h"
 #include "hub/inventory.h"
 #include "text/tokenizer.h"
 #include "tools/inspect.h"
+#include "tools/made.h"
 #include "tools/model_facts.h"
 
 #include <stdio.h>
@@ -22,10 +25,12 @@ static const char list_usage[] =
     "The models of the cache, which is huggingface_hub's too, and files of other addresses.\n";
 
 typedef struct list_options {
-    bool json;
+    bool made, json;
 } list_options;
 
 static const nrd_opt list_rows[] = {
+    NRD_OPT_ROW(list_options, FLAG, "made", NULL, made, NULL, NULL,
+                "the engines, tokenizers and repositories that were made of them: last use, source, and whether a program uses them"),
     NRD_OPT_ROW(list_options, FLAG, "json", NULL, json, NULL, NULL, "print a list of objects"),
 };
 const nrd_tool_table nrd_list_table = NRD_TOOL_TABLE("list", list_usage, list_rows, 0);
@@ -88,6 +93,54 @@ static void print_list_json(const nrd_hub_inventory *all)
     nrd_str_fini(&out);
 }
 
+/* What was made of models, in $NEREID_CACHE. */
+static void list_made(const char *own, bool json)
+{
+    nrd_made_list all;
+    nrd_str in_use = {0}, out = {0};
+    char *engines = nrd_path_join(own, "engines"), size[32], when[40];
+    const uint64_t most = nrd_cache_max_bytes(engines);
+    uint64_t sum = 0;
+
+    nrd_made_list_read(&all, own);
+    nrd_cache_in_use(&in_use);
+    if (!json && all.n > 0) {
+        printf("%-60s  %10s  %-16s  %-6s  %s\n", "NAME", "SIZE", "LAST USED", "IN USE", "MADE FROM");
+    }
+    for (size_t i = 0; i < all.n; i++) {
+        const nrd_made *m = &all.v[i];
+        const bool is_used = nrd_cache_is_in_use(&in_use, m->path);
+        char *model = nrd_made_from_read(m->path);
+        sum += nrd_str_has_prefix(m->name, "engines/") ? m->bytes : 0;
+        if (json) {
+            nrd_str_puts(&out, i ? ",\n {\"name\": " : "{\"name\": ");
+            nrd_json_put_cstr(&out, m->name);
+            nrd_str_puts(&out, ", \"path\": ");
+            nrd_json_put_cstr(&out, m->path);
+            nrd_str_printf(&out, ", \"bytes\": %llu, \"used\": ", (unsigned long long)m->bytes);
+            nrd_json_put_time(&out, m->used);
+            nrd_str_printf(&out, ", \"in_use\": %s, \"made_from\": ", is_used ? "true" : "false");
+            nrd_json_put_cstr(&out, model ? model : "");
+            nrd_str_putc(&out, '}');
+        } else {
+            printf("%-60s  %10s  %-16s  %-6s  %s\n", m->name, nrd_human_bytes(m->bytes, size), nrd_human_time(m->used, when),
+                   is_used ? "yes" : "no", model ? model : "-");
+        }
+        free(model);
+    }
+    if (json) {
+        printf("[%s]\n", nrd_str_cstr(&out));
+    } else {
+        char limit[32];
+        fprintf(stderr, "engines take %s of at most %s (" NRD_CACHE_MAX_SIZE ")\n", nrd_human_bytes(sum, size),
+                most == UINT64_MAX ? "any size" : nrd_human_bytes(most, limit));
+    }
+    nrd_str_fini(&in_use);
+    nrd_str_fini(&out);
+    nrd_made_list_fini(&all);
+    free(engines);
+}
+
 int nrd_tool_list(int argc, char **argv)
 {
     list_options o = {.json = false};
@@ -99,7 +152,9 @@ int nrd_tool_list(int argc, char **argv)
         return status;
     }
     nrd_error *err = nrd_hub_settings_read(&s);
-    if (!err) {
+    if (!err && o.made) {
+        list_made(s.own, o.json);
+    } else if (!err) {
         nrd_hub_inventory_read(&all, &s);
         if (o.json) {
             print_list_json(&all);

@@ -4,6 +4,8 @@
 #include "tools/model_facts.h"
 #include "tools/tools.h"
 
+#include "base/cache_entry.h"
+#include "base/env.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "hub/inventory.h"
@@ -19,7 +21,7 @@
 static const char usage[] =
     "Usage: nereid prune [options]\n"
     "Removes what was not used for 30 days: models that nereid has fetched, and the engines, tokenizers and\n"
-    "repositories that it made ($NEREID_CACHE), but for those of running servers (nereid ps).\n";
+    "repositories that it made ($NEREID_CACHE), but for those that a program uses (nereid ps, nereid list --made).\n";
 
 #define DAY ((int64_t)24 * 3600)
 #define DEFAULT_AGE (30 * DAY)
@@ -62,13 +64,14 @@ static nrd_error *on_age(void *values, const char *name, const char *value)
 
 static nrd_error *on_size(void *values, const char *name, const char *value)
 {
-    static const char *const units[] = {"GB", "G", "MB", "M", "TB", "T", "KB", "K", "B", ""};
-    static const int64_t factors[] = {1000000000, 1000000000, 1000000, 1000000, 1000000000000, 1000000000000, 1000, 1000,
-                                      1, 1};
     options *o = values;
-    return parse_unit(value, units, factors, sizeof factors / sizeof *factors, &o->max_bytes)
-               ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: expected a number with GB or MB, as 50GB, got '%s'", name,
-                                   value);
+    char *own = nrd_or_end(nrd_env_cache_dir());
+    uint64_t bytes = 0;
+    nrd_error *err = nrd_cache_read_size(value, own, &bytes);
+
+    free(own);
+    o->max_bytes = bytes < INT64_MAX ? (int64_t)bytes : INT64_MAX;
+    return nrd_error_wrap(err, "--%s", name);
 }
 
 #define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
@@ -114,16 +117,16 @@ static int by_use(const void *a, const void *b)
     return (x->used > y->used) - (x->used < y->used);
 }
 
-/* What a running server may open again stays. */
+/* What a program uses, or a running server may open again, stays. */
 static void keep_used(items *all)
 {
     nrd_str in_use = {0};
     size_t n = 0;
 
-    nrd_made_in_use(&in_use);
+    nrd_cache_in_use(&in_use);
     for (size_t i = 0; i < all->n; i++) {
         item it = all->v[i];
-        if (nrd_made_is_used(&in_use, it.path)) {
+        if (nrd_cache_is_in_use(&in_use, it.path)) {
             free(it.name);
             free(it.path);
         } else {
@@ -207,7 +210,7 @@ static nrd_error *remove_items(const items *all, const nrd_hub_settings *s)
     for (size_t i = 0; i < all->n; i++) {
         const item *it = &all->v[i];
         if (it->goes) {
-            NRD_TRY(it->entry ? nrd_hub_remove_entry(s, it->entry) : nrd_hub_remove_tree(it->path));
+            NRD_TRY(it->entry ? nrd_hub_remove_entry(s, it->entry) : nrd_made_remove(it->path));
         }
     }
     return NULL;

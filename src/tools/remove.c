@@ -3,6 +3,7 @@
 #include "tools/made.h"
 #include "tools/tools.h"
 
+#include "base/cache_entry.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/made_from.h"
@@ -71,18 +72,18 @@ static bool goes(const nrd_hub_inventory *all, const bool *meant, const char *wh
     return found && !stays;
 }
 
-/* Engines, tokenizers and repositories of the models that go; what a running server uses stays. */
+/* Engines, tokenizers and repositories of the models that go; what a program uses stays. */
 static void find_made(nrd_made_list *made, const removal *r, const nrd_hub_inventory *all, const bool *meant, const char *whole)
 {
     nrd_str in_use = {0};
     size_t n = 0;
 
     nrd_made_list_read(made, r->s->own);
-    nrd_made_in_use(&in_use);
+    nrd_cache_in_use(&in_use);
     for (size_t i = 0; i < made->n; i++) {
         nrd_made m = made->v[i];
         char *model = nrd_made_from_read(m.path);
-        if (model && goes(all, meant, whole, model) && !nrd_made_is_used(&in_use, m.path)) {
+        if (model && goes(all, meant, whole, model) && !nrd_cache_is_in_use(&in_use, m.path)) {
             made->v[n++] = m;
         } else {
             free(m.name);
@@ -114,7 +115,7 @@ static nrd_error *remove_meant(const removal *r, const nrd_hub_inventory *all, c
 {
     *freed = whole ? nrd_hub_tree_bytes(whole) : 0;
     for (size_t i = 0; i < made->n; i++) {
-        NRD_TRY(nrd_hub_remove_tree(made->v[i].path));
+        NRD_TRY(nrd_made_remove(made->v[i].path));
     }
     if (whole) {
         return nrd_hub_remove_repo(r->s, whole);

@@ -17,6 +17,7 @@
 #include "tools/serve_internal.h"
 #include "tools/tools.h"
 
+#include "base/cache_entry.h"
 #include "base/file.h"
 #include "base/made_from.h"
 #include "base/mem.h"
@@ -82,6 +83,7 @@ static nrd_error *prepare(nrd_serve_options *o, char **out_repo, char **out_engi
     }
     if (!err) {
         (void)utimensat(AT_FDCWD, repo, NULL, 0); /* its date is its last use: nereid prune */
+        (void)nrd_cache_entry_hold(repo);
         *out_repo = repo;
         *out_engine = engine;
         *out_tokenizer = tokenizer;

@@ -8,6 +8,7 @@
 #include "tools/several.h"
 #include "tools/template.h"
 
+#include "base/cache_entry.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/made_from.h"
@@ -69,6 +70,7 @@ static nrd_error *prepare_model(nrd_serve_options *o, nrd_several_model *m, nrd_
         err = nrd_made_from_write(m->repo, m->path);
     }
     if (!err) {
+        (void)nrd_cache_entry_hold(m->repo);
         m->load = nrd_xstrdup(folder);
         m->parts = nrd_xasprintf("%s.tensorrt_llm,%s.preprocessing,%s.postprocessing", folder, folder, folder);
     }

@@ -7,6 +7,7 @@
 #include "tools/template.h"
 #include "tools/tools.h"
 
+#include "base/cache_entry.h"
 #include "base/env.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -104,8 +105,9 @@ nrd_error *nrd_serve_find_engine(nrd_serve_options *o, char **out)
 
 nrd_error *nrd_serve_find_tokenizer(const nrd_serve_options *o, const char *path, const char *made, char **out)
 {
-    nrd_error *err = nrd_repo_tokenizer(path, o->tokenizer_dir, o->template, made, out);
-    return err || strcmp(*out, made) != 0 ? err : nrd_made_from_write(made, path);
+    NRD_TRY(nrd_repo_tokenizer(path, o->tokenizer_dir, o->template, made, out));
+    (void)nrd_cache_entry_hold(made);
+    return strcmp(*out, made) != 0 ? NULL : nrd_made_from_write(made, path);
 }
 
 /* The value of a --set; NULL: none. Borrows. */
@@ -144,6 +146,7 @@ nrd_error *nrd_serve_run_server(const nrd_serve_options *o, nrd_serve_words *w, 
     }
     fprintf(stderr, "Serving %s\n", what);
     fflush(NULL);
+    nrd_cache_entries_pass_on();
     execv(program, w->v);
     return nrd_errorf(NRD_ERR_NOT_FOUND, "cannot start '%s': %s", program, strerror(errno));
 }
