@@ -10,7 +10,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BIN = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin"))
 TAGS = ("v0.5.0 v0.6.1 v0.7.0 v0.7.1 v0.7.2 v0.8.0 v0.9.0 v0.10.0 v0.11.0 v0.12.0 v0.13.0 v0.14.0 v0.15.0 v0.16.0 "
-        "v0.17.0 v0.18.0 v0.19.0").split()
+        "v0.17.0 v0.18.0 v0.19.0 main").split()  # main: triton_backend in TensorRT-LLM's repository
+RENAMED = {"random_seed": "seed", "min_length": "min_tokens"}
 BACKENDS = {"preprocessing": "tokenizer", "postprocessing": "tokenizer", "tensorrt_llm": "tensorrtllm",
             "tensorrt_llm_bls": "bls"}
 
@@ -52,6 +53,12 @@ def rows_of(tag, model, kind):
     at = TAGS.index(tag)
     return {r["name"]: r for r in read_rows()
             if r["model"] == model and r["kind"] == kind and TAGS.index(r["from"]) <= at <= TAGS.index(r["to"])}
+
+
+def spelled(tag, model, name):
+    """What the release calls this input of v0.19."""
+    new = RENAMED.get(name)
+    return new if new in rows_of(tag, model, "input") else name
 
 
 def fill(text, values):
@@ -133,7 +140,8 @@ def write(tag, folder, engine, tokenizer, **more):
     """A repository of that release; `more`: values of template variables."""
     values = {"tokenizer_dir": str(tokenizer), "engine_dir": str(engine), "tokenizer_type": "auto",
               "triton_max_batch_size": "16", "decoupled_mode": "true", "batching_strategy": "inflight_fused_batching",
-              "logits_datatype": "TYPE_FP32", "encoder_input_features_data_type": "TYPE_FP16", **more}
+              "logits_datatype": "TYPE_FP32", "encoder_input_features_data_type": "TYPE_FP16",
+              "prompt_embedding_table_data_type": "TYPE_FP16", **more}
     for model in models_of(tag):
         text = model_text(tag, model, values)
         if model == "ensemble":

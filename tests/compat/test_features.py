@@ -56,6 +56,8 @@ HANDOVER = "../e2e/test_disaggregated.py::test_answers_are_those_of_one_model"
 DRAFTS = "test_draft_model.py::test_the_answer_is_the_one_without_drafts"
 NO_PICTURES = "unexpected inference input|not supported|IMAGE|image"
 
+COUNTED = "test_features.py::test_min_tokens_and_counts_of_tokens"
+
 LLM_INPUTS = {
     "input_ids": changes([9, 8, 7, 6]), "input_lengths": changes(3), "request_output_len": changes(3),
     "end_id": elsewhere("test_features.py::test_end_id_ends"), "pad_id": same(0), "beam_width": changes(4),
@@ -63,6 +65,8 @@ LLM_INPUTS = {
     "runtime_top_p": changes(0.999, random_seed=3), "len_penalty": elsewhere("test_features.py::test_length_penalty"),
     "repetition_penalty": changes(4.0), "min_length": elsewhere("test_features.py::test_end_id_ends"),
     "presence_penalty": changes(9.0), "frequency_penalty": changes(9.0), "random_seed": changes(9, **SAMPLED),
+    "seed": changes(9, runtime_top_k=50), "min_tokens": elsewhere(COUNTED), "return_num_input_tokens": gives(True, "num_input_tokens"),
+    "return_num_output_tokens": gives(True, "num_output_tokens"),
     "stop": elsewhere("test_repositories.py::test_a_stop_of_an_id_that_nobody_has"),
     "streaming": elsewhere("test_repositories.py::test_streams_have_a_piece_for_each_token"),
     "stop_words_list": elsewhere("test_features.py::test_word_lists"),
@@ -110,6 +114,8 @@ TEXT_INPUTS = {
     "length_penalty": elsewhere("test_features.py::test_length_penalty"), "repetition_penalty": changes(4.0),
     "min_length": elsewhere("test_features.py::test_end_id_ends"), "presence_penalty": changes(9.0),
     "frequency_penalty": changes(9.0), "random_seed": changes(9, top_k=50), "beam_width": changes(4),
+    "seed": changes(9, top_k=50), "min_tokens": elsewhere(COUNTED), "return_num_input_tokens": gives(True, "num_input_tokens"),
+    "return_num_output_tokens": gives(True, "num_output_tokens"),
     "stream": elsewhere("test_repositories.py::test_streams_have_a_piece_for_each_token"),
     "return_log_probs": gives(True, "output_log_probs"), "embedding_bias_words": elsewhere("test_features.py::test_bias_by_words"),
     "embedding_bias_weights": elsewhere("test_features.py::test_bias_by_words"),
@@ -134,7 +140,7 @@ POST_TEST = "test_features.py::test_postprocessing_passes_on_what_it_gets"
 PRE_INPUTS = {n: elsewhere(PRE_TEST) for n in (
     "QUERY", "BAD_WORDS_DICT", "STOP_WORDS_DICT", "REQUEST_OUTPUT_LEN", "EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS", "END_ID",
     "PAD_ID", "DECODER_QUERY", "PROMPT_TABLE_EXTRA_ID")}
-PRE_INPUTS.update({n: elsewhere(PICTURES) for n in ("IMAGE", "IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES")},
+PRE_INPUTS.update({n: elsewhere(PICTURES) for n in ("IMAGE", "IMAGE_BYTES", "IMAGE_URL", "IMAGES", "VIDEO_BYTES")},
                   PROMPT_EMBEDDING_TABLE=elsewhere("test_features.py::test_preprocessing_passes_a_table_on"))
 PRE_OUTPUTS = {n: elsewhere(PRE_TEST) for n in (
     "INPUT_ID", "REQUEST_INPUT_LEN", "BAD_WORDS_IDS", "STOP_WORDS_IDS", "REQUEST_OUTPUT_LEN", "EMBEDDING_BIAS", "OUT_END_ID",
@@ -150,7 +156,8 @@ ASK = {"cum_log_probs": "return_log_probs", "output_log_probs": "return_log_prob
 PERF = ["kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks", "arrival_time_ns",
         "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns", "acceptance_rate", "total_accepted_draft_tokens",
         "total_draft_tokens"]
-ASK.update(dict.fromkeys(PERF, "return_perf_metrics"))
+ASK.update(dict.fromkeys(PERF, "return_perf_metrics"), num_input_tokens="return_num_input_tokens",
+           num_output_tokens="return_num_output_tokens")
 OUTPUTS = {**{n: gives(True, n) for n in ASK}, "output_ids": elsewhere(WHOLE), "sequence_length": elsewhere(WHOLE),
            "text_output": elsewhere(WHOLE), "batch_index": elsewhere("test_features.py::test_rows_of_a_batch_are_numbered"),
            "sequence_index": elsewhere("test_repositories.py::test_several_sequences_through_the_bls_model"),
@@ -197,7 +204,7 @@ LLM_PARAMETERS = {
 PRE_PARAMETERS = {"tokenizer_dir": elsewhere(WHOLE), "tokenizer_type": elsewhere("test_repositories.py::test_tokenizer_type_has_its_effect"),
                   "add_special_tokens": elsewhere("test_repositories.py::test_tokenizer_type_has_its_effect"),
                   "skip_special_tokens": elsewhere("test_features.py::test_postprocessing_passes_on_what_it_gets"),
-                  **{n: elsewhere(PICTURES) for n in ("gpt_model_path", "max_num_images")},
+                  **{n: elsewhere(PICTURES) for n in ("gpt_model_path", "max_num_images", "hf_model_path")},
                   **{n: elsewhere(REFUSED) for n in ("visual_model_path", "multimodal_model_path")}}
 BLS_PARAMETERS = {"accumulate_tokens": elsewhere("../e2e/test_modes.py::test_bls_accumulates_tokens_when_told_to"),
                   "tensorrt_llm_model_name": elsewhere(WHOLE), "multimodal_encoders_name": elsewhere(BLS_PICTURES),
@@ -246,7 +253,8 @@ def page():
     out = ["# Inputs, outputs and parameters, release by release", "",
            "Every tensor and parameter of the published repositories of the TensorRT-LLM backend, what it does here, and the test",
            "that shows it. Written by `tests/compat/features_page.py` from `tests/compat/features.tsv`; tests without a folder are in",
-           "`tests/compat`. *Refused* means an error that names the field, and other requests go on.", ""]
+           "`tests/compat`. *Refused* means an error that names the field, and other requests go on. `main`: after v0.19 the",
+           "repositories are part of TensorRT-LLM's, as `triton_backend`; this is its `main` of July 2026.", ""]
     counts = {}
     for model in (LLM, PRE, POST, ENSEMBLE, BLS):
         out += [f"## {model}", "", "| kind | name | releases | result | test |", "|---|---|---|---|---|"]
@@ -300,6 +308,7 @@ def servers(engine, tmp_path_factory):
 
 
 def tensor(s, model, name, value):
+    name = repositories.spelled(s.tag, model, name)
     row = repositories.rows_of(s.tag, model, "input")[name]
     dtype = {"INT32": np.int32, "UINT64": np.uint64, "INT64": np.int64, "FP32": np.float32, "FP16": np.float16, "BOOL": bool,
              "UINT8": np.uint8, "STRING": object, "${logits_datatype}": np.float32}.get(row["type"], np.float16)
@@ -327,7 +336,8 @@ def ask_ids(s, **more):
 def ask_texts(s, model, **more):
     out = []
     for text in TEXTS:
-        body = {"text_input": text, "max_tokens": 8, "bad_words": "", "stop_words": "", **more}
+        body = {"text_input": text, "max_tokens": 8, "bad_words": "", "stop_words": "",
+                **{repositories.spelled(s.tag, model, n): v for n, v in more.items()}}
         status, answer = s.generate(json.loads(json.dumps(body)), model)
         if status != 200:
             return str(answer)
@@ -381,6 +391,34 @@ def test_end_id_ends(servers):
         text = ask_texts(s, model, exclude_input_in_output=True)[0][0]
         ends = [ask_texts(s, model, exclude_input_in_output=True, end_id=i)[0][0] for i in range(3, 256, 9)]
         assert any(len(t) < len(text) for t in ends) or len(set(ends)) == 1
+
+
+def test_min_tokens_and_counts_of_tokens(servers):
+    """Releases after v0.19 have min_tokens for min_length, and count."""
+    s = servers("main")
+    base = ask_ids(s, exclude_input_in_output=True)[0][0][0][0]
+    end = base[2]
+    at = base.index(end)
+    assert ask_ids(s, exclude_input_in_output=True, end_id=end)[0][0][0][0] == base[:at]
+    longer = ask_ids(s, exclude_input_in_output=True, end_id=end, min_tokens=at + 2)[0][0][0][0]
+    assert len(longer) >= at + 2 and end not in longer[:at + 2]
+    wants = {"return_num_input_tokens": True, "return_num_output_tokens": True}
+
+    def counts(**more):
+        values = {"input_ids": PROMPTS[0], "input_lengths": 4, "request_output_len": 5, **wants, **more}
+        answers = [r for _, r in s.ask(([tensor(s, LLM, n, v) for n, v in values.items()], "1")) if r.as_numpy("output_ids") is not None]
+        assert all(r.as_numpy("num_input_tokens").tolist() == [[4]] for r in answers)
+        assert all(r.as_numpy("num_output_tokens").tolist() == [[r.as_numpy("output_ids").size]] for r in answers)
+        return [r.as_numpy("num_output_tokens").item() for r in answers]
+
+    assert counts() == [9] and counts(exclude_input_in_output=True) == [5] and counts(beam_width=2) == [18]
+    assert counts(streaming=True) == [1] * 5
+    for model in (ENSEMBLE, BLS):
+        body = {"text_input": "one two three", "max_tokens": 5, "exclude_input_in_output": True, **wants}
+        status, answer = s.generate(body, model)
+        assert status == 200 and answer["num_output_tokens"] == 5 and answer["num_input_tokens"] > 0, answer
+    status, answer = s.generate({"text_input": "a", "max_tokens": 2, "num_draft_tokens": 2, **wants}, BLS)
+    assert status != 200, answer
 
 
 def test_logits_of_beams_do_not_stream(servers):
@@ -702,7 +740,7 @@ def test_preprocessing_passes_a_table_on(servers):
 
 @pytest.mark.parametrize("tag, name, value", [
     ("v0.12.0", "IMAGE", np.zeros((3, 224, 224), np.float16)), ("v0.19.0", "IMAGE_BYTES", np.zeros((1, 2, 2, 3), np.uint8)),
-    ("v0.19.0", "IMAGE_URL", b"data:"), ("v0.19.0", "VIDEO_BYTES", np.zeros((1, 2, 2, 3), np.uint8))])
+    ("v0.19.0", "IMAGE_URL", b"data:"), ("main", "IMAGES", [b"data:"]), ("v0.19.0", "VIDEO_BYTES", np.zeros((1, 2, 2, 3), np.uint8))])
 def test_pictures_are_refused(servers, tag, name, value):
     with pytest.raises(InferenceServerException, match=f"{name} is not supported"):
         infer(servers(tag), PRE, QUERY=b"ab", REQUEST_OUTPUT_LEN=7, **{name: value})

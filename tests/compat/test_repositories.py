@@ -42,9 +42,10 @@ class Repository(Server):
 
     def tensor(self, name, value, model="tensorrt_llm"):
         """An input in the type that the release declares; one row where `value` is a list."""
+        name = repositories.spelled(self.tag, model, name)
         row = repositories.rows_of(self.tag, model, "input")[name]
         dtype = {"INT32": np.int32, "UINT32": np.uint32, "UINT64": np.uint64, "FP32": np.float32, "FP16": np.float16,
-                 "BOOL": bool, "STRING": object}[row["type"]]
+                 "BOOL": bool, "STRING": object, "${prompt_embedding_table_data_type}": np.float16}[row["type"]]
         array = np.array([value if isinstance(value, (list, np.ndarray)) else [value]], dtype)
         t = grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
         t.set_data_from_numpy(array)

@@ -40,12 +40,12 @@ typedef struct round_inputs {
 
 /* Inputs that a round sets itself. */
 static const char *const own[] = {
-    "input_ids", "input_lengths", "request_output_len", "min_length", "streaming", "exclude_input_in_output",
+    "input_ids", "input_lengths", "request_output_len", "min_length", "min_tokens", "streaming", "exclude_input_in_output",
     "return_context_logits", "return_generation_logits", "draft_input_ids", "draft_logits",
     "return_perf_metrics", "return_kv_cache_reuse_stats"};
 /* And what the draft model is not asked for. */
 static const char *const of_target[] = {
-    "input_ids", "input_lengths", "request_output_len", "min_length", "streaming", "exclude_input_in_output",
+    "input_ids", "input_lengths", "request_output_len", "min_length", "min_tokens", "streaming", "exclude_input_in_output",
     "return_context_logits", "return_generation_logits", "draft_input_ids", "draft_logits",
     "return_perf_metrics", "return_kv_cache_reuse_stats", "return_log_probs", "draft_acceptance_threshold"};
 
@@ -64,7 +64,8 @@ static int64_t number(const bls_flow *f, const char *name, int64_t otherwise)
 static TRITONSERVER_Error *check(const bls_flow *f)
 {
     static const char *const single[] = {"beam_width", "num_return_sequences"};
-    static const char *const flags[] = {"return_context_logits", "return_generation_logits"};
+    static const char *const flags[] = {"return_context_logits", "return_generation_logits", "return_num_input_tokens",
+                                        "return_num_output_tokens"};
     const nrd_tb_tensor *text = nrd_tb_find(&f->inputs, "text_input");
 
     if (!f->model->draft_name) {
@@ -97,7 +98,7 @@ static TRITONSERVER_Error *check(const bls_flow *f)
 TRITONSERVER_Error *nrd_bls_drafts_new(bls_flow *f)
 {
     const int64_t n = number(f, "num_draft_tokens", 0);
-    const int64_t min_length = number(f, "min_length", 0);
+    const int64_t min_length = number(f, "min_tokens", number(f, "min_length", 0)); /* the newer name first */
 
     if (n <= 0) {
         return NULL;
@@ -182,6 +183,7 @@ static TRITONSERVER_Error *add_round(TRITONSERVER_InferenceRequest *r, const nrd
     NRD_TB_TRY(add(r, step, "input_lengths", i32, 1, &in->length));
     NRD_TB_TRY(add(r, step, "request_output_len", i32, 1, &in->n_new));
     NRD_TB_TRY(add(r, step, "min_length", i32, 1, &in->min_length));
+    NRD_TB_TRY(add(r, step, "min_tokens", i32, 1, &in->min_length));
     NRD_TB_TRY(add(r, step, "streaming", flag, 1, &in->no));
     NRD_TB_TRY(add(r, step, "return_generation_logits", flag, 1, wants_logits ? &in->yes : &in->no));
     NRD_TB_TRY(TRITONSERVER_InferenceRequestSetBoolParameter(r, NRD_LLM_EXCLUDE_INPUT, true));

@@ -81,7 +81,7 @@ static const char *const llm_to_client[] = {
     "kv_cache_reused_blocks", "kv_cache_alloc_new_blocks", "kv_cache_alloc_total_blocks",
     "arrival_time_ns",       "first_scheduled_time_ns",   "first_token_time_ns",
     "last_token_time_ns",    "acceptance_rate",           "total_accepted_draft_tokens",
-    "total_draft_tokens",
+    "total_draft_tokens",    "num_input_tokens",          "num_output_tokens",
 };
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))

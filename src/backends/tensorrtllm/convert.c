@@ -160,9 +160,11 @@ static TRITONSERVER_Error *get_sampling(const row_view *v, nrd_exec_request *out
     NRD_TB_TRY(get_f32(v, "len_penalty", &s->length_penalty));
     NRD_TB_TRY(get_f32(v, "repetition_penalty", &s->repetition_penalty));
     NRD_TB_TRY(get_i32(v, "min_length", &s->min_length));
+    NRD_TB_TRY(get_i32(v, "min_tokens", &s->min_length)); /* its name after v0.19, as seed is random_seed's */
     NRD_TB_TRY(get_f32(v, "presence_penalty", &s->presence_penalty));
     NRD_TB_TRY(get_f32(v, "frequency_penalty", &s->frequency_penalty));
     NRD_TB_TRY(get_u64(v, "random_seed", &s->random_seed));
+    NRD_TB_TRY(get_u64(v, "seed", &s->random_seed));
     NRD_TB_TRY(get_f32(v, "beam_search_diversity_rate", &s->beam_search_diversity_rate));
     NRD_TB_TRY(get_f32(v, "early_stopping", &early));
     if (!(early >= -0x1p31f && early < 0x1p31f)) {
@@ -720,4 +722,11 @@ TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs 
                              "using decoupled mode.", out->sampling.num_return_sequences);
     }
     return NULL;
+}
+
+TRITONSERVER_Error *nrd_llm_read_counts(const nrd_tb_inputs *in, int64_t n_rows, int64_t index, nrd_llm_row *row)
+{
+    const row_view v = {.in = in, .row = index, .n_rows = n_rows};
+    NRD_TB_TRY(get_bool(&v, "return_num_input_tokens", &row->return_num_input));
+    return get_bool(&v, "return_num_output_tokens", &row->return_num_output);
 }

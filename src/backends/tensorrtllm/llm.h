@@ -85,7 +85,9 @@ typedef struct nrd_llm_row {
     const char *error_reason; /* of its error, nereid/llm_tensors.h; NULL: none */
     bool streaming, exclude_input;
     bool return_log_probs, return_context_logits, return_generation_logits, return_perf_metrics;
+    bool return_num_input, return_num_output; /* counts of tokens */
     bool wants_labels;
+    int32_t n_prompt; /* tokens that came, also those of an encoder */
     int32_t n_beams, n_input_ids, n_sequences, n_top, end_id;
     struct nrd_llm_tail *tails; /* [n_sequences], only where stream_state is sent */
     nrd_finish_reason finish_reason; /* of its first beam, where it is done */
@@ -119,6 +121,8 @@ enum {
     LLM_OUT_SEQUENCE_INDEX = 1u << 7,
     LLM_OUT_STREAM_STATE = 1u << 8,
     LLM_OUT_CONTEXT_PARAMS = 1u << 10,
+    LLM_OUT_NUM_INPUT = 1u << 11,
+    LLM_OUT_NUM_OUTPUT = 1u << 12,
     LLM_OUT_PERF = 1u << 9, /* any of the kv_cache_*, *_time_ns and draft outputs */
 };
 
@@ -198,6 +202,8 @@ nrd_error *nrd_llm_adapter_ensure(nrd_llm_instance *inst, uint64_t number, const
 TRITONSERVER_Error *nrd_llm_convert(nrd_llm_instance *inst, const nrd_tb_inputs *in,
                                     int64_t n_rows, int64_t row, nrd_arena *arena,
                                     nrd_exec_request *out);
+/* Which counts of tokens the row's answers shall have. */
+TRITONSERVER_Error *nrd_llm_read_counts(const nrd_tb_inputs *in, int64_t n_rows, int64_t index, nrd_llm_row *row);
 
 /* bias.c: a JSON object of token ids and numbers -> bias_ids, bias_values; they live in `arena`. */
 TRITONSERVER_Error *nrd_llm_read_bias(const char *text, nrd_arena *arena, nrd_exec_request *out);

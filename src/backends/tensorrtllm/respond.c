@@ -50,6 +50,8 @@ TRITONSERVER_Error *nrd_llm_wants(const nrd_llm_rules *rules, TRITONBACKEND_Requ
         {"sequence_index", LLM_OUT_SEQUENCE_INDEX},
         {"stream_state", LLM_OUT_STREAM_STATE},
         {"context_phase_params", LLM_OUT_CONTEXT_PARAMS},
+        {"num_input_tokens", LLM_OUT_NUM_INPUT},
+        {"num_output_tokens", LLM_OUT_NUM_OUTPUT},
     };
     uint32_t n = 0;
     *out = 0;
@@ -115,6 +117,22 @@ static TRITONSERVER_Error *put_ids(const nrd_llm_row *row, TRITONBACKEND_Respons
         }
     }
     return NULL;
+}
+
+/* num_input_tokens and num_output_tokens [1, 1] in each response. As the published model has it, the second is the size of this
+ * response's output_ids: of all beams, as long as the longest, with the prompt where it is echoed. */
+static TRITONSERVER_Error *put_counts(const nrd_llm_row *row, TRITONBACKEND_Response *t, const nrd_exec_response *r)
+{
+    int32_t longest = 0;
+    for (int32_t b = 0; b < r->n_beams; b++) {
+        longest = r->beams[b].n_ids > longest ? r->beams[b].n_ids : longest;
+    }
+    if (row->return_num_input && (row->request->wants & LLM_OUT_NUM_INPUT)) {
+        NRD_TB_TRY(put_i32(t, "num_input_tokens", row->n_prompt));
+    }
+    return row->return_num_output && (row->request->wants & LLM_OUT_NUM_OUTPUT)
+               ? put_i32(t, "num_output_tokens", r->n_beams * longest)
+               : NULL;
 }
 
 /* How many log probabilities the longest beam of an answer has, or zeros in their place. */
@@ -357,6 +375,7 @@ static TRITONSERVER_Error *fill(const nrd_llm_instance *inst, const nrd_llm_row 
     const nrd_llm_rules *rules = &inst->model->rules;
 
     NRD_TB_TRY(put_ids(row, t, r));
+    NRD_TB_TRY(put_counts(row, t, r));
     NRD_TB_TRY(put_timed_out(t, r));
     NRD_TB_TRY(put_log_probs(row, t, r));
     if (r->prompt_log_probs) {

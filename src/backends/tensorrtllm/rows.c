@@ -63,6 +63,7 @@ static TRITONSERVER_Error *row_init(nrd_llm_row *row, const nrd_llm_instance *in
     row->return_generation_logits = e->return_generation_logits;
     row->return_perf_metrics = e->return_perf_metrics;
     row->n_input_ids = n_begin_of(inst, e);
+    row->n_prompt = e->n_input_ids;
     row->end_id = e->end_id;
     row->n_top = e->n_top_logprobs;
     row->n_beams = e->sampling.beam_width;
@@ -137,6 +138,9 @@ void nrd_llm_run_rows(nrd_llm_instance *inst, nrd_llm_request *q, nrd_tb_inputs 
         }
         if (!err) {
             err = row_init(row, inst, &e, &n_sequences);
+        }
+        if (!err) {
+            err = nrd_llm_read_counts(in, n, i, row);
         }
         if (!err) {
             q->n_input_tokens = e.n_input_ids; /* the last row's, as in the original's histogram */

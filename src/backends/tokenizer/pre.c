@@ -354,9 +354,9 @@ static TRITONSERVER_Error *put_decoder(const nrd_tok_model *m, TRITONBACKEND_Req
 /* What cannot be obeyed is refused, not left out. */
 static TRITONSERVER_Error *check_supported(const nrd_tok_model *m, const nrd_tb_inputs *in)
 {
-    static const char *const names[] = {"VIDEO_BYTES", "IMAGE", "IMAGE_BYTES", "IMAGE_URL"};
+    static const char *const names[] = {"VIDEO_BYTES", "IMAGES", "IMAGE", "IMAGE_BYTES", "IMAGE_URL"};
     /* the last two go on as IMAGES, which published repositories lack, and theirs have no other model that takes IMAGE */
-    const size_t n = nrd_tb_config_has_output(&m->config, "IMAGES") ? 1 : sizeof names / sizeof *names;
+    const size_t n = nrd_tb_config_has_output(&m->config, "IMAGES") ? 2 : sizeof names / sizeof *names;
 
     for (size_t i = 0; i < n; i++) {
         if (nrd_tb_find(in, names[i])) {

@@ -113,7 +113,7 @@ static nrd_error *add_sampling(nrd_http_call *call, const nrd_oai_choice *c, int
     } else {
         NRD_TRY(nrd_oai_add_i32(call, r->model, "runtime_top_k", 1));
     }
-    NRD_TRY(nrd_oai_add(call, "random_seed", TRITONSERVER_TYPE_UINT64, one, 2, &seed, sizeof seed));
+    NRD_TRY(nrd_oai_add(call, r->model->short_names ? "seed" : "random_seed", TRITONSERVER_TYPE_UINT64, one, 2, &seed, sizeof seed));
     if (r->min_p > 0) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetDoubleParameter(call->infer.request, NRD_LLM_MIN_P,
                                                                                 r->min_p)));
@@ -128,7 +128,7 @@ static nrd_error *add_sampling(nrd_http_call *call, const nrd_oai_choice *c, int
         NRD_TRY(add_f32(call, "repetition_penalty", r->repetition));
     }
     if (r->min_tokens > 0) {
-        NRD_TRY(nrd_oai_add_i32(call, r->model, "min_length", r->min_tokens));
+        NRD_TRY(nrd_oai_add_i32(call, r->model, r->model->short_names ? "min_tokens" : "min_length", r->min_tokens));
     }
     if (r->allowed.len > 0) {
         NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceRequestSetStringParameter(call->infer.request, NRD_LLM_ALLOWED,

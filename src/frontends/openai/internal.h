@@ -98,6 +98,7 @@ typedef struct nrd_oai_model {
     bool decoupled;
     uint32_t outputs; /* that the configuration declares, a bit for each of nrd_oai_outputs */
     bool bad_words; /* takes bad_words_list */
+    bool short_names; /* takes seed and min_tokens, not random_seed and min_length (after v0.19) */
     bool stop_words, unsigned_inputs; /* takes stop_words_list (releases from v0.6); UINT32 for INT32 (up to v0.6) */
     nrd_whisper *whisper;        /* what its tokenizer says of speech, or NULL; owns */
     bool hears, hears_half;      /* takes encoder_input_features, in half precision */

@@ -69,6 +69,7 @@ static void read_tensors(nrd_oai_model *m, const nrd_json *config)
     const nrd_json *length = declared(config, "input", "request_output_len");
 
     m->unsigned_inputs = !strcmp(nrd_json_get_str(length, "data_type", ""), "TYPE_UINT32");
+    m->short_names = declared(config, "input", "seed") != NULL;
     m->stop_words = declared(config, "input", "stop_words_list") != NULL;
     m->bad_words = declared(config, "input", "bad_words_list") != NULL;
     const nrd_json *features = declared(config, "input", "encoder_input_features");
@@ -404,7 +405,7 @@ static bool is_same_text(const char *a, const char *b)
 static bool is_same(const nrd_oai_model *a, const nrd_oai_model *b)
 {
     return a->text == b->text && a->decoupled == b->decoupled && a->outputs == b->outputs &&
-           a->stop_words == b->stop_words && a->bad_words == b->bad_words && a->hears == b->hears && a->hears_half == b->hears_half && a->unsigned_inputs == b->unsigned_inputs && a->pooling == b->pooling && a->max_beams == b->max_beams &&
+           a->short_names == b->short_names && a->stop_words == b->stop_words && a->bad_words == b->bad_words && a->hears == b->hears && a->hears_half == b->hears_half && a->unsigned_inputs == b->unsigned_inputs && a->pooling == b->pooling && a->max_beams == b->max_beams &&
            is_same_text(a->llm, b->llm) && is_same_text(a->tokenizer_dir, b->tokenizer_dir) &&
            is_same_text(a->served, b->served) && is_same_text(a->description, b->description) && a->adapter == b->adapter &&
            is_same_text(a->adapter_dir, b->adapter_dir);

@@ -109,7 +109,7 @@ static nrd_error *add_sampling(nrd_http_call *call, const nrd_speech *r)
     }
     NRD_TRY(add_f32(call, "temperature", nrd_speech_temperature(r)));
     NRD_TRY(add_f32(call, "runtime_top_p", 1));
-    return nrd_oai_add(call, "random_seed", TRITONSERVER_TYPE_UINT64, one, 2, &seed, sizeof seed);
+    return nrd_oai_add(call, r->model->short_names ? "seed" : "random_seed", TRITONSERVER_TYPE_UINT64, one, 2, &seed, sizeof seed);
 }
 
 nrd_error *nrd_speech_make_prompt(const nrd_speech *r, nrd_ids *out)

@@ -92,7 +92,7 @@ static void put_generate(const nrd_api *a, const nrd_prompt *p, nrd_str *out)
     nrd_json_put_string(out, p->text, p->n_text);
     nrd_str_printf(out, ",\"max_tokens\":%d,\"bad_words\":\"\",\"stop_words\":\"\"", p->max_tokens);
     if (a->ignores_end) {
-        nrd_str_printf(out, ",\"min_length\":%d", p->max_tokens);
+        nrd_str_printf(out, ",\"min_length\":%d,\"min_tokens\":%d", p->max_tokens, p->max_tokens); /* up to v0.19, after it */
     }
     if (a->kind == NRD_API_GENERATE_STREAM) {
         nrd_str_puts(out, ",\"stream\":true");

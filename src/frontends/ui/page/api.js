@@ -63,9 +63,10 @@ async function* openai(path, body, signal) {
 async function* generate(model, text, params, signal, stream = true) {
   const s = {...general};
   for (const f of Object.keys(s)) if (params[f] !== undefined) s[f] = params[f];
+  const seed = params.seed ?? Math.floor(Math.random() * 2 ** 32); // under both names that repositories have for it
   const body = {text_input: text, stream, max_tokens: params.max_tokens || plainTokens, bad_words: "", stop_words: "",
     exclude_input_in_output: true, repetition_penalty: s.repetition_penalty, top_k: s.top_k,
-    random_seed: params.seed ?? Math.floor(Math.random() * 2 ** 32)};
+    random_seed: seed, seed};
   if (s.temperature > 0) Object.assign(body, {temperature: s.temperature, top_p: s.top_p, min_p: s.min_p}); // top_p: it is drawn
   else body.top_k = 1;
   const answer = await post(`v2/models/${encodeURIComponent(model)}/generate_stream`, body, signal);
