@@ -52,10 +52,11 @@ def test_streamed_pieces_add_up_to_the_whole_text(server, model):
     assert "".join(p["text_output"] for p in pieces) == whole
 
 
-def test_same_seed_gives_same_text_and_another_seed_another(server):
+@pytest.mark.parametrize("seed", ["random_seed", "seed"])  # as releases up to v0.19 and after it call it
+def test_same_seed_gives_same_text_and_another_seed_another(server, seed):
     sampled = dict(temperature=1.0, top_k=0, top_p=0.99, max_tokens=24)
-    one = [server.generate(body(random_seed=7, **sampled))[1]["text_output"] for _ in range(2)]
-    other = server.generate(body(random_seed=8, **sampled))[1]["text_output"]
+    one = [server.generate(body(**{seed: 7}, **sampled))[1]["text_output"] for _ in range(2)]
+    other = server.generate(body(**{seed: 8}, **sampled))[1]["text_output"]
     assert one[0] == one[1] != other
 
 
