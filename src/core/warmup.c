@@ -156,13 +156,10 @@ static nrd_error *make_data(const nrd_model *m, const char *name, const input_co
     return NULL;
 }
 
-static nrd_error *add_declared(nrd_request *r, const char *name, const input_config *c,
-                               nrd_buf *data)
+/* The shape of an input of one row; gives its rank. */
+static uint32_t dims_of(const nrd_request *r, const input_config *c, int64_t dims[NRD_MAX_RANK])
 {
-    int64_t dims[NRD_MAX_RANK];
     uint32_t n = 0;
-    nrd_attr attr = {.byte_size = data->size_bytes};
-    nrd_input *in;
 
     if (r->model->config->max_batch_size > 0) {
         dims[n++] = 1;
@@ -170,6 +167,17 @@ static nrd_error *add_declared(nrd_request *r, const char *name, const input_con
     for (size_t i = 0; i < c->n_dims && n < NRD_MAX_RANK; i++) {
         dims[n++] = c->dims[i];
     }
+    return n;
+}
+
+static nrd_error *add_declared(nrd_request *r, const char *name, const input_config *c,
+                               nrd_buf *data)
+{
+    int64_t dims[NRD_MAX_RANK];
+    const uint32_t n = dims_of(r, c, dims);
+    nrd_attr attr = {.byte_size = data->size_bytes};
+    nrd_input *in;
+
     NRD_TRY(nrd_request_add_input(&in, r, name, nrd_datatype_from_config(c->data_type), dims, n));
     return nrd_input_append(in, data->data, &attr, data);
 }
@@ -178,14 +186,8 @@ static nrd_error *add_declared(nrd_request *r, const char *name, const input_con
 static void add_other(nrd_request *r, const char *name, const input_config *c, nrd_buf *data)
 {
     int64_t dims[NRD_MAX_RANK];
-    uint32_t n = 0;
+    const uint32_t n = dims_of(r, c, dims);
 
-    if (r->model->config->max_batch_size > 0) {
-        dims[n++] = 1;
-    }
-    for (size_t i = 0; i < c->n_dims && n < NRD_MAX_RANK; i++) {
-        dims[n++] = c->dims[i];
-    }
     nrd_request_override(r, name, nrd_datatype_from_config(c->data_type), dims, n, data,
                          data->size_bytes);
 }

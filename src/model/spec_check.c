@@ -9,6 +9,7 @@
 #include "model/spec_moe.h"
 #include "model/spec_projection.h"
 #include "model/spec_recurrent.h"
+#include "model/spec_range.h"
 
 #include <math.h>
 
@@ -27,15 +28,6 @@ enum {
     MAX_RANKS = 1024,
 };
 
-static nrd_error *in_range(const char *field, int64_t v, int64_t lo, int64_t hi)
-{
-    if (v < lo || v > hi) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be between %lld and %lld, got %lld", field,
-                          (long long)lo, (long long)hi, (long long)v);
-    }
-    return NULL;
-}
-
 /* Norms, bounds and scales of queries and keys. */
 static nrd_error *check_queries(const nrd_model_spec *s)
 {
@@ -46,8 +38,8 @@ static nrd_error *check_queries(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "llama_4_scaling_beta, attn_scale of queries, must not be negative, got %g", (double)s->q_scale_beta);
     }
     if (s->q_scale_beta > 0) {
-        NRD_TRY(in_range("the steps of positions by which queries are scaled", s->q_scale_length, 1, MAX_POSITIONS));
-        NRD_TRY(in_range("the first position of scaled queries", s->q_scale_offset, 0, MAX_POSITIONS));
+        NRD_TRY(nrd_spec_in_range("the steps of positions by which queries are scaled", s->q_scale_length, 1, MAX_POSITIONS));
+        NRD_TRY(nrd_spec_in_range("the first position of scaled queries", s->q_scale_offset, 0, MAX_POSITIONS));
     }
     if (s->qk_norm_wide && (s->qk_norm_apart || s->qk_norm_center || s->qk_norm_late)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "norms of q and k are of all heads or of each");
@@ -133,18 +125,18 @@ static nrd_error *check_rope(const char *field, const nrd_rope_spec *r, int32_t 
 /* Sizes of the network, and how ranks divide them. */
 static nrd_error *check_sizes(const nrd_model_spec *s)
 {
-    NRD_TRY(in_range("num_hidden_layers", s->n_layers, s->for_decoder ? 0 : 1, NRD_SPEC_MAX_LAYERS));
-    NRD_TRY(in_range("hidden_size", s->hidden, 1, MAX_HIDDEN));
-    NRD_TRY(in_range("num_attention_heads", s->n_heads, 1, MAX_HEADS));
-    NRD_TRY(in_range("num_key_value_heads", s->n_kv_heads, 1, s->n_heads));
-    NRD_TRY(in_range("head_size", s->head_dim, 1, MAX_HEAD_DIM));
-    NRD_TRY(in_range("intermediate_size", s->inter, 1, MAX_INTER));
-    NRD_TRY(in_range("vocab_size", s->vocab, 1, MAX_VOCAB));
-    NRD_TRY(in_range("max_position_embeddings", s->max_positions, 1, MAX_POSITIONS));
-    NRD_TRY(in_range("type_vocab_size", s->n_token_types, 0, MAX_TOKEN_TYPES));
-    NRD_TRY(in_range("sliding_window", s->sliding_window, 0, MAX_POSITIONS));
-    NRD_TRY(in_range("tp_size", s->tp_size, 1, MAX_RANKS));
-    NRD_TRY(in_range("pp_size", s->pp_size, 1, s->n_layers > 0 ? s->n_layers : 1));
+    NRD_TRY(nrd_spec_in_range("num_hidden_layers", s->n_layers, s->for_decoder ? 0 : 1, NRD_SPEC_MAX_LAYERS));
+    NRD_TRY(nrd_spec_in_range("hidden_size", s->hidden, 1, MAX_HIDDEN));
+    NRD_TRY(nrd_spec_in_range("num_attention_heads", s->n_heads, 1, MAX_HEADS));
+    NRD_TRY(nrd_spec_in_range("num_key_value_heads", s->n_kv_heads, 1, s->n_heads));
+    NRD_TRY(nrd_spec_in_range("head_size", s->head_dim, 1, MAX_HEAD_DIM));
+    NRD_TRY(nrd_spec_in_range("intermediate_size", s->inter, 1, MAX_INTER));
+    NRD_TRY(nrd_spec_in_range("vocab_size", s->vocab, 1, MAX_VOCAB));
+    NRD_TRY(nrd_spec_in_range("max_position_embeddings", s->max_positions, 1, MAX_POSITIONS));
+    NRD_TRY(nrd_spec_in_range("type_vocab_size", s->n_token_types, 0, MAX_TOKEN_TYPES));
+    NRD_TRY(nrd_spec_in_range("sliding_window", s->sliding_window, 0, MAX_POSITIONS));
+    NRD_TRY(nrd_spec_in_range("tp_size", s->tp_size, 1, MAX_RANKS));
+    NRD_TRY(nrd_spec_in_range("pp_size", s->pp_size, 1, s->n_layers > 0 ? s->n_layers : 1));
     if (s->n_heads % s->n_kv_heads) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)",
@@ -230,7 +222,7 @@ static nrd_error *check_norms(const nrd_model_spec *s)
     if (s->no_first_norm && (!s->embed_norm || !s->pre_norms || s->sum_norms || s->parallel || s->post_norms)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "no_first_norm goes with norms of the embeddings and before attention and MLP");
     }
-    NRD_TRY(in_range("embedding_size", s->embed_width, 0, s->hidden)); /* rows have room where states have it */
+    NRD_TRY(nrd_spec_in_range("embedding_size", s->embed_width, 0, s->hidden)); /* rows have room where states have it */
     if (s->embed_width > 0 && (!s->sum_norms || !s->encoder || s->for_decoder || !s->embed_norm || s->parallel_embedding)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "embedding_size %d: embeddings that are not as wide as the state (%d) go with encoders that norm "
                           "sums, and are whole in every rank", s->embed_width, s->hidden);
@@ -271,7 +263,7 @@ static nrd_error *check_two_networks(const nrd_model_spec *s)
     if (s->for_decoder && (!s->encoder || s->tp_size > 1)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tp_size %d: the encoder of a decoder runs as one rank", s->tp_size);
     }
-    NRD_TRY(in_range("num_mel_bins", s->n_mels, 0, MAX_MELS));
+    NRD_TRY(nrd_spec_in_range("num_mel_bins", s->n_mels, 0, MAX_MELS));
     if (s->n_mels > 0 && (!s->for_decoder || !s->learned_positions || s->embed_norm || s->n_token_types > 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "num_mel_bins goes with the encoder of a decoder, learned positions and no norm "
                           "of the embeddings");
@@ -280,7 +272,7 @@ static nrd_error *check_two_networks(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cross_attention goes with neither experts nor windows, norms behind "
                           "sublayers or sublayers side by side");
     }
-    NRD_TRY(in_range("relative_attention_num_buckets", s->rel_buckets, 0, NRD_SPEC_MAX_REL_BUCKETS));
+    NRD_TRY(nrd_spec_in_range("relative_attention_num_buckets", s->rel_buckets, 0, NRD_SPEC_MAX_REL_BUCKETS));
     if (s->rel_buckets > 0 && (s->rel_buckets % 4 || s->rel_distance <= s->rel_buckets || s->rel_distance > MAX_REL_DISTANCE ||
                                s->alibi)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "relative_attention_num_buckets (%d) must be a multiple of 4 below "

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sizes and rules of experts: ranges, and reading and writing them as JSON. Called by model/spec.c. */
 #include "model/spec_moe.h"
+#include "model/spec_range.h"
 
 #include <math.h>
 #include <string.h>
@@ -10,15 +11,6 @@ enum { MAX_EXPERT_INTER = 1 << 20 };
 static const char *const score_names[] = {[NRD_MOE_SOFTMAX] = "softmax", [NRD_MOE_SIGMOID] = "sigmoid",
                                            [NRD_MOE_SPARSEMIXER] = "sparsemixer"};
 enum { N_SCORES = (int)(sizeof score_names / sizeof score_names[0]) };
-
-static nrd_error *in_range(const char *field, int64_t v, int64_t lo, int64_t hi)
-{
-    if (v < lo || v > hi) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be between %lld and %lld, got %lld", field, (long long)lo,
-                          (long long)hi, (long long)v);
-    }
-    return NULL;
-}
 
 static nrd_error *check_ranks(const nrd_model_spec *s)
 {
@@ -44,13 +36,13 @@ nrd_error *nrd_moe_spec_check(const nrd_model_spec *s)
         return m->ep_size <= 1 ? NULL
                                : nrd_errorf(NRD_ERR_INVALID_ARG, "moe_ep_size %d: the model has no experts", m->ep_size);
     }
-    NRD_TRY(in_range("num_experts", m->n_experts, 1, NRD_MOE_MAX_EXPERTS));
-    NRD_TRY(in_range("num_experts_per_tok", m->top_k, 1,
+    NRD_TRY(nrd_spec_in_range("num_experts", m->n_experts, 1, NRD_MOE_MAX_EXPERTS));
+    NRD_TRY(nrd_spec_in_range("num_experts_per_tok", m->top_k, 1,
                      m->n_experts < NRD_MOE_MAX_TOP_K ? m->n_experts : (int32_t)NRD_MOE_MAX_TOP_K));
-    NRD_TRY(in_range("moe_intermediate_size", m->inter, 1, MAX_EXPERT_INTER));
-    NRD_TRY(in_range("shared_expert_intermediate_size", m->shared_inter, 0, MAX_EXPERT_INTER));
-    NRD_TRY(in_range("n_group", m->n_groups, 1, m->n_experts));
-    NRD_TRY(in_range("topk_group", m->top_groups, 1, m->n_groups));
+    NRD_TRY(nrd_spec_in_range("moe_intermediate_size", m->inter, 1, MAX_EXPERT_INTER));
+    NRD_TRY(nrd_spec_in_range("shared_expert_intermediate_size", m->shared_inter, 0, MAX_EXPERT_INTER));
+    NRD_TRY(nrd_spec_in_range("n_group", m->n_groups, 1, m->n_experts));
+    NRD_TRY(nrd_spec_in_range("topk_group", m->top_groups, 1, m->n_groups));
     if (m->n_experts % m->n_groups || m->n_experts / m->n_groups * m->top_groups < m->top_k) {
         return nrd_errorf(NRD_ERR_INVALID_ARG,
                           "n_group (%d) must divide num_experts (%d), and topk_group (%d) of them must have "

@@ -2,6 +2,7 @@
  * Sizes and rules of layers that remember a sequence in a state: ranges, and reading and writing them as JSON. Called by
  * model/spec.c. */
 #include "model/spec_recurrent.h"
+#include "model/spec_range.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,15 +13,6 @@ static const char *const kind_names[] = {[NRD_RECURRENT_NONE] = "none", [NRD_REC
                                          [NRD_RECURRENT_MAMBA2] = "mamba2", [NRD_RECURRENT_DELTA] = "delta_rule",
                                          [NRD_RECURRENT_MAMBA] = "mamba", [NRD_RECURRENT_RG_LRU] = "rg_lru"};
 enum { N_KINDS = (int)(sizeof kind_names / sizeof kind_names[0]) };
-
-static nrd_error *in_range(const char *field, int64_t v, int64_t lo, int64_t hi)
-{
-    if (v < lo || v > hi) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "%s must be between %lld and %lld, got %lld", field, (long long)lo,
-                          (long long)hi, (long long)v);
-    }
-    return NULL;
-}
 
 /* ---- sizes ---- */
 
@@ -96,12 +88,12 @@ static nrd_error *check_heads(const nrd_model_spec *s)
                            : r->kind == NRD_RECURRENT_RG_LRU ? NRD_RG_LRU_MAX_DIM
                                                              : MAX_INNER;
 
-    NRD_TRY(in_range("recurrent.n_heads", r->n_heads, 1, MAX_INNER));
-    NRD_TRY(in_range("recurrent.head_dim", r->head_dim, 1, widest));
-    NRD_TRY(in_range("recurrent.n_heads * head_dim", nrd_recurrent_inner(s), 1, MAX_INNER));
-    NRD_TRY(in_range("recurrent.n_groups", r->n_groups, 1, r->n_heads));
-    NRD_TRY(in_range("recurrent.n_state", r->n_state, 1, most));
-    NRD_TRY(in_range("recurrent.norm_groups", r->norm_groups, 1, r->n_heads));
+    NRD_TRY(nrd_spec_in_range("recurrent.n_heads", r->n_heads, 1, MAX_INNER));
+    NRD_TRY(nrd_spec_in_range("recurrent.head_dim", r->head_dim, 1, widest));
+    NRD_TRY(nrd_spec_in_range("recurrent.n_heads * head_dim", nrd_recurrent_inner(s), 1, MAX_INNER));
+    NRD_TRY(nrd_spec_in_range("recurrent.n_groups", r->n_groups, 1, r->n_heads));
+    NRD_TRY(nrd_spec_in_range("recurrent.n_state", r->n_state, 1, most));
+    NRD_TRY(nrd_spec_in_range("recurrent.norm_groups", r->norm_groups, 1, r->n_heads));
     if (r->n_heads % r->n_groups || nrd_recurrent_inner(s) % r->norm_groups) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "recurrent.n_heads (%d) must be a multiple of n_groups (%d), and n_heads * "
                           "head_dim of norm_groups (%d)", r->n_heads, r->n_groups, r->norm_groups);
@@ -125,7 +117,7 @@ static nrd_error *check_mamba(const nrd_model_spec *s)
         return nrd_errorf(NRD_ERR_INVALID_ARG, "recurrent.head_dim, n_groups and norm_groups of mamba must be 1, got %d, %d and "
                           "%d", r->head_dim, r->n_groups, r->norm_groups);
     }
-    return in_range("recurrent.dt_rank (time_step_rank)", r->dt_rank, 1, MAX_INNER);
+    return nrd_spec_in_range("recurrent.dt_rank (time_step_rank)", r->dt_rank, 1, MAX_INNER);
 }
 
 /* What only Mamba-2 has variants of. */
@@ -177,7 +169,7 @@ nrd_error *nrd_recurrent_spec_check(const nrd_model_spec *s)
     if (!any) {
         return s->norms_by_kind ? nrd_errorf(NRD_ERR_INVALID_ARG, "norms_by_kind without layers that have a state") : NULL;
     }
-    NRD_TRY(in_range("recurrent.kernel", r->kernel, 2, NRD_SHORT_CONV_MAX));
+    NRD_TRY(nrd_spec_in_range("recurrent.kernel", r->kernel, 2, NRD_SHORT_CONV_MAX));
     if (r->kind != NRD_RECURRENT_SHORT_CONV) {
         NRD_TRY(check_heads(s));
     }
@@ -245,7 +237,7 @@ nrd_error *nrd_recurrent_spec_read(const nrd_json *o, nrd_recurrent_spec *r)
     r->kind = (nrd_recurrent_kind)at;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         const int64_t v = nrd_json_get_int(o, numbers[i].key, 0);
-        NRD_TRY(in_range(numbers[i].key, v, 0, MAX_INNER));
+        NRD_TRY(nrd_spec_in_range(numbers[i].key, v, 0, MAX_INNER));
         *numbers[i].out = (int32_t)v;
     }
     r->conv_bias = nrd_json_get_bool(o, "conv_bias", false);

@@ -19,6 +19,7 @@
 
 #include "backends/python/ipc.h"
 #include "backends/util/util.h"
+#include "base/str.h"
 #include "triton/core/tritonbackend.h"
 
 #include <pthread.h>
@@ -179,6 +180,8 @@ void nrd_py_metrics_free(nrd_py_conn *c);
 /* ---- messages.c ---- */
 
 /* INTERNAL: an input that cannot be read, or is too large; the message is not whole then. */
+/* A member of a JSON object that is begun in `json`. */
+void nrd_py_put_parameter(nrd_str *json, const char *key, TRITONSERVER_ParameterType type, const void *value);
 TRITONSERVER_Error *nrd_py_put_request(nrd_py_message *m, const nrd_py_request *r);
 /* A response of this kind, its tensors behind data_at, into `response` (NULL: it is read and thrown away). The reader stands behind it
  * afterwards. An error: what the model answered with, or a message that cannot be read. */

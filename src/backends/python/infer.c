@@ -160,18 +160,7 @@ static void put_parameters(nrd_py_writer *w, TRITONSERVER_InferenceResponse *res
         if (*err) {
             break;
         }
-        nrd_str_puts(&json, i ? "," : "");
-        nrd_json_put_cstr(&json, key);
-        nrd_str_putc(&json, ':');
-        if (type == TRITONSERVER_PARAMETER_INT) {
-            nrd_str_printf(&json, "%lld", (long long)*(const int64_t *)v);
-        } else if (type == TRITONSERVER_PARAMETER_BOOL) {
-            nrd_str_puts(&json, *(const bool *)v ? "true" : "false");
-        } else if (type == TRITONSERVER_PARAMETER_DOUBLE) {
-            nrd_json_put_double(&json, *(const double *)v);
-        } else {
-            nrd_json_put_cstr(&json, v);
-        }
+        nrd_py_put_parameter(&json, key, type, v);
     }
     nrd_str_putc(&json, '}');
     nrd_py_put_str(w, json.data, json.len);

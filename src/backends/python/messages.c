@@ -11,6 +11,27 @@
 
 /* ---- requests to messages ---- */
 
+void nrd_py_put_parameter(nrd_str *json, const char *key, TRITONSERVER_ParameterType type, const void *value)
+{
+    nrd_str_puts(json, json->len > 1 ? "," : "");
+    nrd_json_put_cstr(json, key);
+    nrd_str_putc(json, ':');
+    switch (type) {
+    case TRITONSERVER_PARAMETER_INT:
+        nrd_str_printf(json, "%lld", (long long)*(const int64_t *)value);
+        break;
+    case TRITONSERVER_PARAMETER_BOOL:
+        nrd_str_puts(json, *(const bool *)value ? "true" : "false");
+        break;
+    case TRITONSERVER_PARAMETER_DOUBLE:
+        nrd_json_put_double(json, *(const double *)value);
+        break;
+    default:
+        nrd_json_put_cstr(json, value);
+        break;
+    }
+}
+
 static void put_parameters(nrd_py_writer *w, TRITONBACKEND_Request *request, uint32_t n)
 {
     nrd_str json = {0};
@@ -24,25 +45,7 @@ static void put_parameters(nrd_py_writer *w, TRITONBACKEND_Request *request, uin
             nrd_tb_log_error(err, "reading a request parameter");
             continue;
         }
-        if (json.len > 1) {
-            nrd_str_putc(&json, ',');
-        }
-        nrd_json_put_cstr(&json, key);
-        nrd_str_putc(&json, ':');
-        switch (type) {
-        case TRITONSERVER_PARAMETER_INT:
-            nrd_str_printf(&json, "%lld", (long long)*(const int64_t *)value);
-            break;
-        case TRITONSERVER_PARAMETER_BOOL:
-            nrd_str_puts(&json, *(const bool *)value ? "true" : "false");
-            break;
-        case TRITONSERVER_PARAMETER_DOUBLE:
-            nrd_json_put_double(&json, *(const double *)value);
-            break;
-        default:
-            nrd_json_put_cstr(&json, value);
-            break;
-        }
+        nrd_py_put_parameter(&json, key, type, value);
     }
     nrd_str_putc(&json, '}');
     nrd_py_put_str(w, json.data, json.len);

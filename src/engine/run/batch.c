@@ -291,17 +291,35 @@ static void fill_types(const nrd_plan *p, int32_t *types, int32_t n)
     }
 }
 
+/* The arrays of a batch where the host fills them. */
+typedef struct host_arrays {
+    int32_t *ids, *positions, *token_seq, *q_start, *ctx_len, *state_slot, *row_ids, *table;
+    nrd_sample_row *rows;
+} host_arrays;
+
+static int32_t *numbers_at(const nrd_batch *b, size_t offset)
+{
+    return (int32_t *)(void *)(b->host + offset);
+}
+
+static host_arrays arrays_of(const nrd_batch *b, const nrd_batch_layout *l)
+{
+    return (host_arrays){
+        .ids = numbers_at(b, l->ids),
+        .positions = numbers_at(b, l->positions),
+        .token_seq = numbers_at(b, l->token_seq),
+        .q_start = numbers_at(b, l->q_start),
+        .ctx_len = numbers_at(b, l->ctx_len),
+        .state_slot = numbers_at(b, l->state_slot),
+        .row_ids = numbers_at(b, l->row_ids),
+        .table = numbers_at(b, l->table),
+        .rows = (nrd_sample_row *)(void *)(b->host + l->rows),
+    };
+}
+
 static void fill_entries(nrd_batch *b, const nrd_plan *p, const nrd_batch_layout *l, int32_t stride)
 {
-    int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
-    int32_t *positions = (int32_t *)(void *)(b->host + l->positions);
-    int32_t *token_seq = (int32_t *)(void *)(b->host + l->token_seq);
-    int32_t *q_start = (int32_t *)(void *)(b->host + l->q_start);
-    int32_t *ctx_len = (int32_t *)(void *)(b->host + l->ctx_len);
-    int32_t *state_slot = (int32_t *)(void *)(b->host + l->state_slot);
-    int32_t *row_ids = (int32_t *)(void *)(b->host + l->row_ids);
-    nrd_sample_row *rows = (nrd_sample_row *)(void *)(b->host + l->rows);
-    int32_t *table = (int32_t *)(void *)(b->host + l->table);
+    const host_arrays h = arrays_of(b, l);
     int64_t single_ctx = 0, prompt_pairs = 0;
     int32_t at = 0;
 
@@ -309,15 +327,15 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const nrd_batch_layout
         const nrd_plan_entry *e = &p->entries[i];
         const nrd_kv_table *t = &e->seq->sched.tables[e->beam];
         const int32_t n_cross = e->seq->req.n_cross, n_new = nrd_entry_n_decoder(e), start = e->start + e->n - n_new - n_cross;
-        q_start[i] = at;
-        ctx_len[i] = start + n_new;
-        state_slot[i] = e->slot;
-        fill_tokens(e, ids + at, positions + at);
+        h.q_start[i] = at;
+        h.ctx_len[i] = start + n_new;
+        h.state_slot[i] = e->slot;
+        fill_tokens(e, h.ids + at, h.positions + at);
         if (b->lim.axes) {
-            fill_axes(e, positions + at, n_new, (int32_t *)(void *)(b->host + l->axes) + (size_t)at * NRD_ROPE_AXES);
+            fill_axes(e, h.positions + at, n_new, (int32_t *)(void *)(b->host + l->axes) + (size_t)at * NRD_ROPE_AXES);
         }
         for (int32_t k = 0; k < n_new; k++) {
-            token_seq[at + k] = i;
+            h.token_seq[at + k] = i;
         }
         if (p->has_trees) {
             const int32_t words = b->view.tree_mask_words;
@@ -325,31 +343,31 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const nrd_batch_layout
         }
         const int32_t skip = n_cross / b->lim.block_tokens;
         int32_t n = t->n_blocks - skip < stride ? t->n_blocks - skip : stride;
-        memcpy(table + (size_t)i * (size_t)stride, t->blocks + skip, (size_t)n * sizeof *table);
+        memcpy(h.table + (size_t)i * (size_t)stride, t->blocks + skip, (size_t)n * sizeof *h.table);
         for (int32_t k = n; k < stride; k++) {
-            table[(size_t)i * (size_t)stride + (size_t)k] = -1;
+            h.table[(size_t)i * (size_t)stride + (size_t)k] = -1;
         }
         at += n_new;
         if (n_new == 1 && b->view.n_single == i) {
             b->view.n_single = i + 1;
-            single_ctx += ctx_len[i];
+            single_ctx += h.ctx_len[i];
         } else {
             prompt_pairs += (int64_t)n_new * start + (int64_t)n_new * (n_new + 1) / 2;
         }
         if (n_new > b->view.max_q_len) {
             b->view.max_q_len = n_new;
         }
-        if (ctx_len[i] > b->view.max_ctx_len) {
-            b->view.max_ctx_len = ctx_len[i];
+        if (h.ctx_len[i] > b->view.max_ctx_len) {
+            b->view.max_ctx_len = h.ctx_len[i];
         }
         if (e->row >= 0) {
             for (int32_t k = 0; k <= e->n_draft; k++) {
-                row_ids[e->row + k] = at - 1 - e->n_draft + k;
-                fill_choice(b, e, k, &rows[e->row + k]);
+                h.row_ids[e->row + k] = at - 1 - e->n_draft + k;
+                fill_choice(b, e, k, &h.rows[e->row + k]);
             }
         }
     }
-    q_start[p->n_entries] = at;
+    h.q_start[p->n_entries] = at;
     if (b->lim.overlap) {
         b->view.single_ctx = single_ctx;
         b->view.prompt_pairs = prompt_pairs;
@@ -360,42 +378,34 @@ static void fill_entries(nrd_batch *b, const nrd_plan *p, const nrd_batch_layout
  * are not remembered. */
 static void fill_padding(nrd_batch *b, int32_t first, int32_t at, const nrd_batch_layout *l, const nrd_batch_pad *pad)
 {
-    int32_t *ids = (int32_t *)(void *)(b->host + l->ids);
-    int32_t *positions = (int32_t *)(void *)(b->host + l->positions);
-    int32_t *token_seq = (int32_t *)(void *)(b->host + l->token_seq);
-    int32_t *q_start = (int32_t *)(void *)(b->host + l->q_start);
-    int32_t *ctx_len = (int32_t *)(void *)(b->host + l->ctx_len);
-    int32_t *state_slot = (int32_t *)(void *)(b->host + l->state_slot);
-    int32_t *row_ids = (int32_t *)(void *)(b->host + l->row_ids);
-    nrd_sample_row *rows = (nrd_sample_row *)(void *)(b->host + l->rows);
-    int32_t *table = (int32_t *)(void *)(b->host + l->table);
+    const host_arrays h = arrays_of(b, l);
     uint32_t *tree = (uint32_t *)(void *)(b->host + l->tree);
 
     memset(tree + (size_t)at * (size_t)pad->tree_words, 0,
            (size_t)(pad->shape.tokens - at) * (size_t)pad->tree_words * sizeof *tree);
     for (int32_t i = first; i < pad->shape.rows; i++) {
         const int32_t n = nrd_batch_pad_tokens(pad, at);
-        q_start[i] = at;
-        ctx_len[i] = n;
-        state_slot[i] = -1;
+        h.q_start[i] = at;
+        h.ctx_len[i] = n;
+        h.state_slot[i] = -1;
         for (int32_t k = 0; k < pad->stride; k++) {
-            table[(size_t)i * (size_t)pad->stride + (size_t)k] = -1;
+            h.table[(size_t)i * (size_t)pad->stride + (size_t)k] = -1;
         }
         for (int32_t k = 0; k < n; k++, at++) {
-            ids[at] = 0;
-            positions[at] = k;
+            h.ids[at] = 0;
+            h.positions[at] = k;
             for (int32_t a = 0; b->lim.axes && a < NRD_ROPE_AXES; a++) {
                 ((int32_t *)(void *)(b->host + l->axes))[at * NRD_ROPE_AXES + a] = 0;
             }
-            token_seq[at] = i;
+            h.token_seq[at] = i;
             if (b->n_rows > 0) {
-                row_ids[at] = at;
-                rows[at] =
+                h.row_ids[at] = at;
+                h.rows[at] =
                     (nrd_sample_row){.top_k = 1, .repetition_penalty = 1, .flags = NRD_SAMPLE_NO_UPDATE, .end_id = -1};
             }
         }
     }
-    q_start[pad->shape.rows] = at;
+    h.q_start[pad->shape.rows] = at;
     NRD_ASSERT(at == pad->shape.tokens, "sequences that fill up have room for all tokens that do");
 }
 

@@ -203,8 +203,6 @@ static nrd_error *alloc_outputs(nrd_eagle_net *e)
 
     NRD_TRY(nrd_run_alloc(r, &p, rows * (size_t)e->head->rows, sizeof *e->logits, POOL));
     e->logits = p;
-    NRD_TRY(nrd_run_alloc(r, &p, rows, sizeof *e->sample_rows, POOL));
-    e->sample_rows = p;
     NRD_TRY(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST, bytes, POOL));
     e->out_host = e->out = p;
     if (!r->shared) {
@@ -213,12 +211,7 @@ static nrd_error *alloc_outputs(nrd_eagle_net *e)
         e->out = p;
     }
     NRD_NEW_GOTO(e->ids, rows * (size_t)e->cfg.n_best, err, fail);
-    NRD_NEW_GOTO(e->sample_rows_host, rows, err, fail);
-    for (size_t i = 0; i < rows; i++) {
-        e->sample_rows_host[i] =
-            (nrd_sample_row){.top_k = 1, .repetition_penalty = 1, .flags = NRD_SAMPLE_NO_UPDATE, .end_id = -1};
-    }
-    return nrd_run_upload(r, e->sample_rows, e->sample_rows_host, rows * sizeof *e->sample_rows);
+    return nrd_extra_sample_rows(r, rows, POOL, &e->sample_rows, &e->sample_rows_host);
 fail:
     return err;
 }

@@ -233,6 +233,22 @@ nrd_error *nrd_extra_states(nrd_runner *r, const int32_t *tokens, int32_t n, voi
     return r->dev->ops->norm(r->stream, &a);
 }
 
+nrd_error *nrd_extra_sample_rows(nrd_runner *r, size_t n, const char *pool, nrd_sample_row **out_mem, nrd_sample_row **out_host)
+{
+    nrd_error *err = NULL;
+    void *p = NULL;
+
+    NRD_TRY(nrd_run_alloc(r, &p, n, sizeof **out_mem, pool));
+    *out_mem = p;
+    NRD_NEW_GOTO(*out_host, n, err, fail);
+    for (size_t i = 0; i < n; i++) {
+        (*out_host)[i] = (nrd_sample_row){.top_k = 1, .repetition_penalty = 1, .flags = NRD_SAMPLE_NO_UPDATE, .end_id = -1};
+    }
+    return nrd_run_upload(r, p, *out_host, n * sizeof **out_host);
+fail:
+    return err;
+}
+
 nrd_error *nrd_extra_add_silu(nrd_runner *r, void *x, void *y, int32_t n, int32_t cols)
 {
     const nrd_act_args silu = {

@@ -65,6 +65,9 @@ nrd_error *nrd_extra_multiply_rows(nrd_runner *r, const nrd_product *p, const nr
 /* out [n, hidden] = the final norm of the states of packed tokens [n] of the last step, n at most max_entries. The numbers of the tokens
  * are read when the stream comes to them. */
 nrd_error *nrd_extra_states(nrd_runner *r, const int32_t *tokens, int32_t n, void *out) NRD_MUST_USE;
+/* What choosing the best token of each row asks for, n rows: on the device, which *out_mem owns, and on the host, which *out_host
+ * owns. They stay set where an error comes. Waits. */
+nrd_error *nrd_extra_sample_rows(nrd_runner *r, size_t n, const char *pool, nrd_sample_row **out_mem, nrd_sample_row **out_host) NRD_MUST_USE;
 /* x += y; x += silu(y), where y is written. [n, cols] in the type of the runner's activations. */
 nrd_error *nrd_extra_add(nrd_runner *r, void *x, const void *y, int32_t n, int32_t cols) NRD_MUST_USE;
 nrd_error *nrd_extra_add_silu(nrd_runner *r, void *x, void *y, int32_t n, int32_t cols) NRD_MUST_USE;

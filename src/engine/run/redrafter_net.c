@@ -271,7 +271,6 @@ static nrd_error *alloc_numbers(nrd_redrafter_net *e)
     nrd_runner *r = e->r;
     const nrd_device_ops *ops = r->dev->ops;
     const size_t rows = (size_t)e->max_rows, out_bytes = n_out(e) * sizeof(int32_t);
-    nrd_error *err = NULL;
     void *p = NULL;
 
     NRD_TRY(ops->alloc(r->dev, &p, NRD_MEM_HOST, 4 * rows * sizeof *e->ids, POOL));
@@ -287,16 +286,7 @@ static nrd_error *alloc_numbers(nrd_redrafter_net *e)
         NRD_TRY(nrd_run_alloc(r, &p, out_bytes, 1, POOL));
         e->out = p;
     }
-    NRD_TRY(nrd_run_alloc(r, &p, rows, sizeof *e->sample_rows, POOL));
-    e->sample_rows = p;
-    NRD_NEW_GOTO(e->sample_rows_host, rows, err, fail);
-    for (size_t i = 0; i < rows; i++) {
-        e->sample_rows_host[i] =
-            (nrd_sample_row){.top_k = 1, .repetition_penalty = 1, .flags = NRD_SAMPLE_NO_UPDATE, .end_id = -1};
-    }
-    return nrd_run_upload(r, e->sample_rows, e->sample_rows_host, rows * sizeof *e->sample_rows);
-fail:
-    return err;
+    return nrd_extra_sample_rows(r, rows, POOL, &e->sample_rows, &e->sample_rows_host);
 }
 
 nrd_error *nrd_redrafter_net_new(nrd_redrafter_net **out, nrd_runner *runner, const nrd_redrafter_heads *from, int32_t max_rows,

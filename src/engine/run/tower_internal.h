@@ -147,6 +147,8 @@ nrd_error *nrd_tower_load_squares(nrd_tower *t, const char *stem, int32_t side) 
 /* The product behind attention or the MLP, whose results are multiplied by the numbers `by`, [hidden]. */
 nrd_error *nrd_tower_load_scaled(nrd_tower *t, nrd_tower_layer *y, const char *stem, const float *by, bool of_mlp, nrd_extra_product *to) NRD_MUST_USE;
 void nrd_tower_row(const nrd_tower *t, const float *row, size_t n, uint8_t *to); /* as activations */
+/* The first n rows of a weight, [n, cols], as activations into `to`, device memory. Waits. */
+nrd_error *nrd_tower_upload_rows(nrd_tower *t, const nrd_weight *w, int32_t n, int32_t cols, void *to) NRD_MUST_USE;
 
 /* ---- tower_ops.c ---- */
 

@@ -43,23 +43,9 @@ fail:
 /* The queries behind the states: no picture writes there. */
 static nrd_error *put_queries(nrd_tower *t)
 {
-    const nrd_weight *w = nrd_vision_weight(t->from, AT "latent_query");
-    const size_t n = (size_t)t->s.queries.n, hidden = (size_t)t->s.queries.hidden, row = hidden * t->r->act_bytes;
-    nrd_error *err = NULL;
-    uint8_t *host = NULL;
-    float *one = NULL;
-
-    NRD_NEW_GOTO(host, n * row, err, done);
-    NRD_NEW_GOTO(one, hidden, err, done);
-    for (size_t i = 0; i < n; i++) {
-        nrd_weight_row(w, (int64_t)i, one);
-        nrd_tower_row(t, one, hidden, host + i * row);
-    }
-    err = nrd_run_upload(t->r, (uint8_t *)t->latent->seen + (size_t)t->n * row, host, n * row);
-done:
-    free(host);
-    free(one);
-    return err;
+    const size_t row = (size_t)t->s.queries.hidden * t->r->act_bytes;
+    return nrd_tower_upload_rows(t, nrd_vision_weight(t->from, AT "latent_query"), t->s.queries.n, t->s.queries.hidden,
+                                 (uint8_t *)t->latent->seen + (size_t)t->n * row);
 }
 
 nrd_error *nrd_tower_latent_init(nrd_tower *t)

@@ -97,23 +97,7 @@ static nrd_error *alloc_rows(nrd_tower *t, size_t in_bytes)
 
 static nrd_error *fill_start(nrd_tower *t)
 {
-    const size_t n = (size_t)t->s.queries.n, hidden = (size_t)t->s.queries.hidden, row = hidden * t->r->act_bytes;
-    const nrd_weight *w = nrd_vision_weight(t->from, "query_tokens");
-    nrd_error *err = NULL;
-    uint8_t *host = NULL;
-    float *one = NULL;
-
-    NRD_NEW_GOTO(host, n * row, err, done);
-    NRD_NEW_GOTO(one, hidden, err, done);
-    for (size_t i = 0; i < n; i++) {
-        nrd_weight_row(w, (int64_t)i, one);
-        nrd_tower_row(t, one, hidden, host + i * row);
-    }
-    err = nrd_run_upload(t->r, t->queries->start, host, n * row);
-done:
-    free(host);
-    free(one);
-    return err;
+    return nrd_tower_upload_rows(t, nrd_vision_weight(t->from, "query_tokens"), t->s.queries.n, t->s.queries.hidden, t->queries->start);
 }
 
 /* Two views of the queries as one sequence, and the blocks of one layer. */

@@ -2,6 +2,7 @@
  * Norms and products of a tower from its file, as its layers want them: heads with zeros up to a width that kernels know,
  * parts of stacked matrices, scales in the weights behind which they stand. */
 #include "base/mem.h"
+#include "engine/run/operations.h"
 #include "engine/run/tower_internal.h"
 
 #include <stdio.h>
@@ -15,6 +16,26 @@ void nrd_tower_row(const nrd_tower *t, const float *row, size_t n, uint8_t *to)
     } else {
         nrd_quantize_row(t->r->act, row, to, (int64_t)n);
     }
+}
+
+nrd_error *nrd_tower_upload_rows(nrd_tower *t, const nrd_weight *w, int32_t n, int32_t cols, void *to)
+{
+    const size_t row = (size_t)cols * t->r->act_bytes;
+    nrd_error *err = NULL;
+    uint8_t *host = NULL;
+    float *one = NULL;
+
+    NRD_NEW_GOTO(host, (size_t)n * row, err, done);
+    NRD_NEW_GOTO(one, (size_t)cols, err, done);
+    for (int32_t i = 0; i < n; i++) {
+        nrd_weight_row(w, i, one);
+        nrd_tower_row(t, one, (size_t)cols, host + (size_t)i * row);
+    }
+    err = nrd_run_upload(t->r, to, host, (size_t)n * row);
+done:
+    free(host);
+    free(one);
+    return err;
 }
 
 const nrd_weight *nrd_tower_find(const nrd_tower *t, const char *stem, const char *part)
