@@ -102,7 +102,6 @@ void nrd_pattern_fini(nrd_tok_pattern *p);
 /* First match in s[from..n). Empty matches are skipped. */
 bool nrd_pattern_find(const nrd_tok_pattern *p, const char *s, size_t n, size_t from,
                       size_t *out_start, size_t *out_end);
-void nrd_pattern_free_match(void *match); /* what a thread's scratch keeps for PCRE2 */
 size_t nrd_pattern_gpt2(const char *s, size_t n); /* bytes of the word at s */
 extern const char nrd_pattern_text_gpt2[], nrd_pattern_text_llama3[], nrd_pattern_text_qwen2[],
     nrd_pattern_text_deepseek[], nrd_pattern_text_cjk[], nrd_pattern_text_digits3[], nrd_pattern_text_kimi[];
@@ -472,7 +471,8 @@ typedef struct nrd_tok_scratch { /* one a thread, reused by every call */
     uint32_t *best_from;
     size_t cap_best;
     nrd_tok_cache_entry *cache;
-    void *match;    /* PCRE2's match data; see pattern.c */
+    void *match;    /* PCRE2's match data; pattern.c, whose function frees it */
+    void (*match_free)(void *match);
     bool no_memory; /* of this call: what comes out of it is wrong */
 } nrd_tok_scratch;
 
@@ -506,6 +506,8 @@ void nrd_tok_strip_nonspacing(const char *s, size_t n, nrd_str *out);
 void nrd_tok_wordpiece_decode(const nrd_tok_dec_step *step, const char *s, size_t n, bool first, nrd_str *out,
                               nrd_str *spare);
 
+/* safe_cuts.c: what nrd_tok_safe_chunk goes by, once the vocabulary is there. */
+void nrd_tok_find_safe_cuts(nrd_tokenizer *t);
 /* End of the chunk that starts at s: cut before a U+2581 where no token can reach across. */
 size_t nrd_tok_safe_chunk(const nrd_tokenizer *t, const char *s, size_t n);
 

@@ -9,19 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-nrd_error *nrd_tok_read_json(const char *dir, const char *name, nrd_json_doc **out)
-{
-    const nrd_json_limits limits = {.max_bytes = TOK_MAX_FILE_BYTES, .max_depth = 32};
-
-    return nrd_json_parse_in(out, dir, name, &limits);
-}
-
-const nrd_json *nrd_tok_text_of(const nrd_json *node)
-{
-    const nrd_json *s = nrd_json_is(node, NRD_JSON_OBJECT) ? nrd_json_get(node, "content") : node;
-    return nrd_json_is(s, NRD_JSON_STRING) ? s : NULL;
-}
-
 static int32_t token_named(const nrd_tokenizer *t, const nrd_json *object, const char *key)
 {
     const nrd_json *s = nrd_tok_text_of(nrd_json_get(object, key));
@@ -125,17 +112,6 @@ static void take_picture_files(nrd_tokenizer *t, const nrd_json *config)
 
     t->picture_start = sees ? nrd_tokenizer_token_id(t, "<img>", 5) : -1;
     t->picture_pad = nrd_tokenizer_token_id(t, "<imgpad>", 8);
-}
-
-bool nrd_tok_says_encoder(const nrd_json *config)
-{
-    const char *name = nrd_json_str(nrd_json_at(nrd_json_get(config, "architectures"), 0), "");
-
-    if (nrd_str_has_suffix(name, "EncoderModel")) { /* it has no decoder, whatever the whole model's configuration says */
-        return false;
-    }
-    return nrd_json_get_bool(config, "is_encoder_decoder", false) ||
-           nrd_json_get_bool(nrd_json_get(config, "text_config"), "is_encoder_decoder", false);
 }
 
 nrd_error *nrd_tok_load_side_files(nrd_tokenizer *t, const char *dir)

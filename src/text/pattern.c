@@ -321,18 +321,19 @@ static nrd_error *compile(nrd_tok_pattern *p)
     return NULL;
 }
 
+static void match_free(void *match)
+{
+    pcre2_match_data_free(match);
+}
+
 /* The match data of a thread, for any expression: only the whole match is asked for. */
 static pcre2_match_data *match_data(nrd_tok_scratch *sc)
 {
     if (!sc->match) {
+        sc->match_free = match_free;
         sc->match = pcre2_match_data_create(1, NULL);
     }
     return sc->match;
-}
-
-void nrd_pattern_free_match(void *match)
-{
-    pcre2_match_data_free(match);
 }
 
 static bool search(const nrd_tok_pattern *p, const char *s, size_t n, size_t from,
@@ -369,11 +370,6 @@ static bool search(const nrd_tok_pattern *p, const char *s, size_t n, size_t fro
 }
 
 #else
-
-void nrd_pattern_free_match(void *match)
-{
-    (void)match;
-}
 
 static nrd_error *compile(nrd_tok_pattern *p)
 {

@@ -52,7 +52,9 @@ static void scratch_free(void *p)
     }
     buffers_free(sc);
     free(sc->cache);
-    nrd_pattern_free_match(sc->match);
+    if (sc->match) {
+        sc->match_free(sc->match);
+    }
     free(sc);
 }
 
@@ -120,10 +122,9 @@ void nrd_tok_scratch_trim(nrd_tok_scratch *sc)
     if (scratch_bytes(sc) <= NRD_LIMIT_TOKENIZER_SCRATCH) {
         return;
     }
-    nrd_tok_cache_entry *cache = sc->cache;
-    void *match = sc->match;
+    const nrd_tok_scratch kept = {.cache = sc->cache, .match = sc->match, .match_free = sc->match_free};
     buffers_free(sc);
-    *sc = (nrd_tok_scratch){.cache = cache, .match = match}; /* the call's outcome is read */
+    *sc = kept; /* the call's outcome is read */
 }
 
 bool nrd_tok_cache_get(nrd_tok_scratch *sc, const nrd_tokenizer *t, const char *s, size_t n,
