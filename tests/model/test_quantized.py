@@ -588,7 +588,7 @@ def test_a_folder_that_lies_is_refused_by_tensor_and_field(recipe, change, messa
 
 # quantization.quant_algo of TensorRT-LLM's checkpoints
 # that are not read; test_trtllm_checkpoints.py has those that are
-ALGORITHMS = ["W8A16_GPTQ", "W4A16_GPTQ", "W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL",
+ALGORITHMS = ["W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL",
               "FP8_BLOCK_SCALES", "INT8", "NVFP4_AWQ", "W4A8_NVFP4_FP8",
               "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8", "W4A16_MXFP4"]
 

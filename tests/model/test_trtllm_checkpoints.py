@@ -27,6 +27,7 @@ MEANT = {"fp8": ("llama-fp8-tensor", "fp8"), "fp8-bytes": ("llama-fp8-tensor", "
          "awq-columns": ("llama-modelopt-awq-columns", "q4_0"),
          "w4a8-columns": ("llama-modelopt-w4a8-columns", "q4_0"), "sq": ("llama-gptq-8-row", "int8"),
          "w8a16": ("llama-gptq-8-row", "int8"), "w4a16": ("llama-gptq-4-row", "q4_0"),
+         "gptq": ("llama-gptq-4", "q4_0"), "gptq-8": ("llama-gptq-8", "q8_0"),
          "sq-channel-token": ("llama-gptq-8-row", "int8"), "sq-channel-tensor": ("llama-gptq-8-row", "int8")}
 
 
@@ -159,7 +160,7 @@ def test_layers_that_name_no_algorithm_or_another_are_refused(change, message, p
 
 
 @pytest.mark.parametrize("order", ["columns", "plain"])
-@pytest.mark.parametrize("recipe", ["w8a16", "w4a16"])
+@pytest.mark.parametrize("recipe", ["w8a16", "w4a16", "gptq", "gptq-zeros", "gptq-8"])
 def test_weights_in_the_order_of_another_gpu_are_the_same(recipe, order, plain_of, tmp_path):
     for name in ("tiles", order):
         write(tmp_path / name, plain_of["float16"], recipe, order=name)
@@ -169,6 +170,22 @@ def test_weights_in_the_order_of_another_gpu_are_the_same(recipe, order, plain_o
     assert got == want, sorted(name for name in want if got.get(name) != want[name])
     one, other = (safetensors_of(tmp_path / name / "rank0.safetensors") for name in (order, "tiles"))
     assert one[f"{DENSE}.weight"] != other[f"{DENSE}.weight"]
+
+
+def test_an_order_that_cannot_be_told_is_refused(plain_of, tmp_path, monkeypatch):
+    """Groups of a tile's columns look alike wherever the tile is."""
+    monkeypatch.setitem(quantized.RECIPES, "gptq-4", {**quantized.RECIPES["gptq-4"], "group": 64})
+    write(tmp_path / "c", plain_of["float16"], "gptq")
+    done = run("inspect", tmp_path / "c")
+    assert done.returncode == 1 and "cannot be told from them. Give the GPTQ folder itself" in done.stderr, done.stderr
+
+
+def test_weights_of_one_folder_are_in_one_order(plain_of, tmp_path):
+    write(tmp_path / "c", plain_of["float16"], "w8a16")
+    other, _ = tc.checkpoint(weights.build(SPECS["llama"]), "w8a16", "columns")
+    write(tmp_path / "c", plain_of["float16"], "w8a16", put("weight", lambda _: other[f"{DENSE}.weight"]))
+    done = run("inspect", tmp_path / "c")
+    assert done.returncode == 1 and f"'{DENSE}.weight' is in no order that is known" in done.stderr, done.stderr
 
 
 def put(part, make):
@@ -197,6 +214,12 @@ LIES = [
     ("w8a16", put("weight", np.sort), f"'{DENSE}.weight' is in no order that is known"),
     ("w4a16", lambda tensors, _: tensors.update({k: np.zeros_like(x) for k, x in tensors.items() if x.dtype == np.int8}),
      "attention.dense.weight' is in no order that is known"),
+    ("gptq", put("zero", lambda x: x + x.dtype.type(0.01)), f"'{DENSE}.zero' gives row 0, group 0 the zero point "),
+    ("gptq", put("zero", lambda x: x[:, 1:]), f"'{DENSE}.zero' has shape ["),
+    ("gptq", put("weights_scaling_factor", lambda x: x[:, 1:]), f"'{DENSE}.weights_scaling_factor' has shape ["),
+    ("gptq", put("weight", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has 2 groups, which do not divide 255 columns"),
+    ("gptq", put("weight", lambda x: x[0]), "expected bytes as float16 or bfloat16, and two"),
+    ("gptq-zeros", drop("zero"), f"tensor '{DENSE}.zero' is missing"),
     ("sq-channel-token", put("weight", lambda x: x.astype(np.float32)), f"'{DENSE}.weight' has type "),
     ("sq-channel-token", put("per_channel_scale", lambda x: x[:, 1:]), f"'{DENSE}.per_channel_scale' has shape ["),
     ("sq-smoother", put("smoother", lambda x: np.zeros(x.shape, np.float32).view("V4")), f"'{DENSE}.smoother' has 0 for column 0"),

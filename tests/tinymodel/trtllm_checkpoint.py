@@ -28,6 +28,9 @@ RECIPES = {
     "sq": ("W8A8_SQ_PER_CHANNEL", "gptq-8-row", False),
     "w8a16": ("W8A16", "gptq-8-row", False),
     "w4a16": ("W4A16", "gptq-4-row", False),
+    "gptq": ("W4A16_GPTQ", "gptq-4", False),
+    "gptq-zeros": ("W4A16_GPTQ", "gptq-4-asym", False),
+    "gptq-8": ("W8A16_GPTQ", "gptq-8", False),
     "sq-channel-token": ("W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", "gptq-8-row", False),
     "sq-channel-tensor": ("W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", "gptq-8-row", False),
     "sq-smoother": ("W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", "gptq-8-row-columns", False),
@@ -80,6 +83,9 @@ def parts(w, algo, as_bytes, whole):
     """A weight's tensors; `whole`: the rows of its own scale are not the product's only ones."""
     if algo.endswith("_PLUGIN"):
         return plugin_parts(w, algo)
+    if algo.endswith("_GPTQ"):
+        zeros = (2 ** (w.bits - 1) - w.zeros.T) * w.scales.T.astype(np.float32)
+        return {"codes": w.codes, "weights_scaling_factor": w.scales.T, "zero": zeros.astype(np.float16)}
     if algo in ("W8A16", "W4A16"):
         return {"codes": w.codes, "per_channel_scale": w.scales[:, 0]}
     if isinstance(w, quantized.Scaled):
@@ -112,7 +118,8 @@ ONCE = ("prequant_scaling_factor", "weights_scaling_factor_2", "activation_scali
 def put(out, name, found):
     """One product of `found`, the tensors of those whose rows it has."""
     for part in found[0]:
-        axis = 1 if found[0][part].shape[0] == 1 and part == "per_channel_scale" else 0
+        of_plugin = found[0][part].shape[0] == 1 and part == "per_channel_scale"
+        axis = 1 if of_plugin or ("zero" in found[0] and part != "codes") else 0
         out[f"{name}.{part}"] = found[0][part] if part in ONCE else np.concatenate([f[part] for f in found], axis)
 
 
@@ -148,8 +155,9 @@ def checkpoint(tensors, recipe, order="tiles"):
                 for name in ("attention.quantization_scaling_factor", "mlp.quantization_scaling_factor"):
                     out[f"{layer}.{name}"] = value
     for name in [name for name in out if name.endswith(".codes")]:
-        out[name[:-len("codes")] + "weight"] = for_mixed_gemm(out.pop(name), 8 if algo == "W8A16" else 4, order)
-    return out, {"quant_algo": algo, "kv_cache_quant_algo": None, "group_size": 128, "has_zero_point": False,
+        packed = for_mixed_gemm(out.pop(name), 8 if algo.startswith("W8") else 4, order)
+        out[name[:-len("codes")] + "weight"] = packed.view(np.float16) if algo.endswith("_GPTQ") else packed
+    return out, {"quant_algo": algo, "kv_cache_quant_algo": None, "group_size": 128, "has_zero_point": algo.endswith("_GPTQ"),
                  "pre_quant_scale": kind.endswith("-columns"), "exclude_modules": ["lm_head"]}
 
 

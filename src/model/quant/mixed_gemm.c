@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What convert_checkpoint.py of TensorRT-LLM 0.9 to 1.0 quantizes by itself:
  *   W8A16, W4A16   weight I8 [in, out] or [in, out / 2], whose bytes are not in that order, and per_channel_scale [out]
+ *   W8A16_GPTQ, W4A16_GPTQ  the same bytes as numbers of 16 bits, weights_scaling_factor and zero [groups, out]: (middle - zero point) * scale
  *   W8A8_SQ_..._PLUGIN  weight I8 [out, in], per_channel_scale one number, [out] or [1, out], smoother [1, in], by which the
  *                  input is divided. With static inputs (..._PER_TENSOR_PLUGIN) the scale is that of a product of int8 numbers
  *                  as int8 again: it is the weight's times the input's and act_scale's.
@@ -13,9 +14,12 @@
  *             in both of them the columns of 16 (32) are permuted for the product's loads, and each 4 (8) for its conversion
  *   PLAIN     versions between these on Hopper, and Blackwell: row after row, as they are, without the half added
  * Which it is, is seen by what these weights are: the largest number of a row has the largest code, and most numbers
- * are small. An order that leaves a row without such a code is not theirs; where several are left, the folder is refused. */
+ * are small. An order that leaves a row without such a code is not theirs. GPTQ's groups have codes at an end of the range more
+ * often than what another order takes for groups, and their means are near their zero points. Where several orders are left, the
+ * folder is refused. */
 #include "model/quant/quant.h"
 
+#include "base/dtype.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -23,6 +27,11 @@
 #include <stdlib.h>
 
 enum { TILES = 1, COLUMNS = 2, PLAIN = 4, TILE = 64, FEW_ROWS = 16, SAMPLE_BYTES = 1 << 20 };
+
+static const char *advice(bool is_gptq)
+{
+    return is_gptq ? "Give the GPTQ folder itself" : "Convert without --use_weight_only, and give --quantize";
+}
 
 static const char *const order_names = "the order of GPUs before Hopper, of Hopper, or rows as they are";
 
@@ -109,25 +118,84 @@ static bool is_one(unsigned left)
     return (left & (left - 1)) == 0;
 }
 
-/* Takes orders away that this weight cannot have. */
-static nrd_error *look_at_order(nrd_quant *q, nrd_quant_weight *w)
-{
-    nrd_quant_settings *s = nrd_quant_settings_of(q);
-    const bool in_groups = w->cols % (128 / w->bits) == 0 && w->rows % 8 == 0;
-    unsigned can = PLAIN | (in_groups ? COLUMNS : 0) | (in_groups && w->cols % TILE == 0 ? TILES : 0);
-    const int64_t n_rows = is_one(s->orders) && w->rows > FEW_ROWS ? FEW_ROWS : w->rows;
-    nrd_error *err = NULL;
-    uint8_t *row = NULL;
+/* What groups of columns look like in an order: how many there are, how many of them have no code near an end of the range, and how far
+ * their mean is from their zero point, squared. */
+typedef struct {
+    int64_t n, bare;
+    double off;
+} group_look;
 
-    can &= s->orders;
-    can &= is_one(can) ? can : by_size(w);
-    NRD_NEW_GOTO(row, w->cols, err, done);
+static group_look look_at_groups(const nrd_quant_weight *w, int order, int64_t n_rows, uint8_t *row)
+{
+    const int top = (1 << w->bits) - 1, edge = w->bits == 8 ? 7 : 1;
+    group_look seen = {0};
+    uint8_t at[TILE];
+
+    tile_of(order, w->bits, at);
+    for (int64_t r = 0; r < n_rows; r++) {
+        row_by(w, order, at, r, row);
+        for (int64_t g = 0; g < w->n_groups; g++) {
+            const int64_t end = (g + 1) * w->group < w->cols ? (g + 1) * w->group : w->cols;
+            bool bare = true;
+            int64_t sum = 0;
+            for (int64_t c = g * w->group; c < end; c++) {
+                sum += row[c];
+                bare = bare && row[c] > edge && row[c] < top - edge;
+            }
+            const double off = (double)sum / (double)(end - g * w->group) - nrd_quant_zero_at(w, r, g);
+            seen.n++;
+            seen.bare += bare;
+            seen.off += off * off;
+        }
+    }
+    return seen;
+}
+
+/* Groups that are none lack ends that are in another, and zero points that are another's are not in the middle of their codes. Of
+ * normal numbers in symmetric groups of 128 two percent are bare in the other order and none in their own, of numbers with longer tails (Student's,
+ * five degrees of freedom) nine; groups with zero points are 14 to 80 times as far off. */
+static bool is_worse(const group_look *a, const group_look *b)
+{
+    return (a->bare >= 8 && a->bare > 4 * b->bare) || (a->n >= 64 && a->off > 2 * b->off);
+}
+
+/* Of these orders those that are not clearly worse than another one of them. PLAIN has other codes, which say nothing here. */
+static unsigned by_groups(const nrd_quant_weight *w, unsigned can, int64_t n_rows, uint8_t *row)
+{
+    if ((can & (TILES | COLUMNS)) != (TILES | COLUMNS)) {
+        return can;
+    }
+    const group_look tiles = look_at_groups(w, TILES, n_rows, row), columns = look_at_groups(w, COLUMNS, n_rows, row);
+    can &= is_worse(&tiles, &columns) ? ~(unsigned)TILES : can;
+    return is_worse(&columns, &tiles) ? can & ~(unsigned)COLUMNS : can;
+}
+
+/* Of these orders those in which each row has its largest code. */
+static unsigned by_rows(const nrd_quant_weight *w, unsigned can, int64_t n_rows, uint8_t *row)
+{
     for (unsigned order = TILES; order <= PLAIN; order *= 2) {
         can &= can & order && !fits(w, (int)order, n_rows, row) ? ~order : can;
     }
+    return can;
+}
+
+/* Takes orders away that this weight cannot have. is_gptq: it was not rounded by its rows' largest numbers, but in groups. */
+static nrd_error *look_at_order(nrd_quant *q, nrd_quant_weight *w, bool is_gptq)
+{
+    nrd_quant_settings *s = nrd_quant_settings_of(q);
+    const bool in_groups = w->cols % (128 / w->bits) == 0 && w->rows % 8 == 0;
+    const unsigned possible = PLAIN | (in_groups ? COLUMNS : 0) | (in_groups && w->cols % TILE == 0 ? TILES : 0);
+    const int64_t few = is_gptq ? 4 * FEW_ROWS : FEW_ROWS, most = is_gptq ? 32 * FEW_ROWS : w->rows;
+    const int64_t limit = is_one(s->orders) ? few : most, n_rows = w->rows > limit ? limit : w->rows;
+    unsigned can = possible & by_size(w);
+    nrd_error *err = NULL;
+    uint8_t *row = NULL;
+
+    NRD_NEW_GOTO(row, w->cols, err, done);
+    can = is_gptq ? by_groups(w, can, n_rows, row) & s->orders : by_rows(w, can & s->orders, n_rows, row);
     if (!can) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' is in no order that is known (%s): its rows do not reach their largest "
-                         "code. Convert without --use_weight_only, and give --quantize", w->codes.name, order_names);
+        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' is in no order that is known (%s), or in another one than those before it. %s",
+                         w->codes.name, order_names, advice(is_gptq));
     } else if (w->cols > TILE || !(can & TILES)) { /* rows of one tile are the same in TILES and COLUMNS */
         s->orders = can;
     }
@@ -138,10 +206,10 @@ done:
 
 nrd_error *nrd_quant_check_order_of_product(nrd_quant *q)
 {
-    return is_one(nrd_quant_settings_of(q)->orders)
-               ? NULL
-               : nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization: in which order the weights' numbers are (%s) cannot be told from them. "
-                            "Convert without --use_weight_only, and give --quantize", order_names);
+    const nrd_quant_settings *s = nrd_quant_settings_of(q);
+    return is_one(s->orders) ? NULL
+                             : nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization: in which order the weights' numbers are (%s) cannot be told "
+                                          "from them. %s", order_names, advice(s->whole == nrd_quant_gptq_product));
 }
 
 nrd_error *nrd_quant_weight_only(nrd_quant *q, const char *stem, nrd_quant_weight *w)
@@ -162,7 +230,77 @@ nrd_error *nrd_quant_weight_only(nrd_quant *q, const char *stem, nrd_quant_weigh
     w->codes_of = codes_of;
     w->orders = &s->orders;
     NRD_TRY(nrd_quant_spread(w, NRD_DTYPE_NONE, s));
-    return look_at_order(q, w);
+    return look_at_order(q, w, false);
+}
+
+/* ---- GPTQ ---- */
+
+static float half_at(const nrd_src_tensor *t, int64_t i)
+{
+    uint16_t half;
+    memcpy(&half, (const char *)t->data + i * 2, 2);
+    return t->dtype == NRD_DTYPE_F16 ? nrd_f16_to_f32(half) : nrd_bf16_to_f32(half);
+}
+
+/* `zero` is (middle - zero point) * scale. */
+static float zero_in_steps(const nrd_quant_weight *w, int64_t row, int64_t group)
+{
+    const float scale = nrd_quant_scale(w, row, group);
+    return (float)w->zero_point - (scale > 0 ? half_at(&w->zeros, group * w->rows + row) / scale : 0);
+}
+
+static int zero_of(const nrd_quant_weight *w, int64_t row, int64_t group)
+{
+    return (int)lrintf(zero_in_steps(w, row, group));
+}
+
+static nrd_error *check_zeros(const nrd_quant_weight *w)
+{
+    for (int64_t g = 0; g < w->n_groups; g++) {
+        for (int64_t r = 0; r < w->rows; r++) {
+            const float zero = zero_in_steps(w, r, g);
+            if (!(zero > -0.5f && zero < (float)(1 << w->bits) + 0.5f && fabsf(zero - rintf(zero)) < 0.25f)) {
+                return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' gives row %lld, group %lld the zero point %g, expected a whole number "
+                                  "from 0 to %d", w->zeros.name, (long long)r, (long long)g, (double)zero, 1 << w->bits);
+            }
+        }
+    }
+    return NULL;
+}
+
+/* weight [in, out * bits / 16] of the bytes, as numbers of 16 bits; weights_scaling_factor and zero [groups, out]. */
+nrd_error *nrd_quant_gptq_product(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    nrd_quant_settings *s = nrd_quant_settings_of(q);
+    const nrd_src_tensor *t = &w->codes;
+
+    NRD_TRY(nrd_quant_take(q, stem, ".weights_scaling_factor", w, &w->scales));
+    NRD_TRY(nrd_quant_take(q, stem, ".weight", w, &w->codes));
+    if (t->n_dims != 2 || w->scales.n_dims != 2 || (t->dtype != NRD_DTYPE_F16 && t->dtype != NRD_DTYPE_BF16)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensors '%s' and '%s' have type %s and %d and %d dimensions, expected bytes as float16 or "
+                          "bfloat16, and two", t->name, w->scales.name, t->type_name, t->n_dims, w->scales.n_dims);
+    }
+    NRD_TRY(nrd_quant_shape(t, t->dtype, t->dims[0], t->dims[1]));
+    w->bits = s->bits;
+    w->cols = t->dims[0];
+    w->rows = t->dims[1] * (16 / w->bits);
+    w->zero_point = 1 << (w->bits - 1);
+    w->codes_of = codes_of;
+    w->orders = &s->orders;
+    if (w->scales.dims[0] < 1 || w->cols % w->scales.dims[0]) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %lld groups, which do not divide %lld columns", w->scales.name,
+                          (long long)w->scales.dims[0], (long long)w->cols);
+    }
+    NRD_TRY(nrd_quant_groups(w, w->cols / w->scales.dims[0]));
+    NRD_TRY(nrd_quant_shape(&w->scales, t->dtype, w->n_groups, w->rows));
+    w->row_group = 1;
+    w->scale_row = 1;
+    w->scale_group = w->rows;
+    NRD_TRY(nrd_quant_take(q, stem, ".zero", w, &w->zeros));
+    NRD_TRY(nrd_quant_shape(&w->zeros, t->dtype, w->n_groups, w->rows));
+    NRD_TRY(check_zeros(w));
+    w->zero_of = zero_of;
+    return look_at_order(q, w, true);
 }
 
 /* ---- SmoothQuant ---- */

@@ -12,7 +12,7 @@
  * ModelOpt's and TensorRT-LLM's checkpoints of TensorRT-LLM hold the same by other names, and besides them:
  *   FP8_PER_CHANNEL_PER_TOKEN       per_channel_scale
  *   W8A8_SQ_PER_CHANNEL             weight I8, weights_scaling_factor [out]
- *   W8A16, W4A16, W8A8_SQ_..._PLUGIN  mixed_gemm.c
+ *   W8A16, W4A16, W8A16_GPTQ, W4A16_GPTQ, W8A8_SQ_..._PLUGIN  mixed_gemm.c
  * Some versions of them keep E4M3 and pairs of nibbles as I8: nrd_quant_open_checkpoint says what they are. */
 #include "model/quant/quant.h"
 
@@ -118,11 +118,11 @@ const nrd_quant_reader nrd_quant_modelopt = {"modelopt", {".weight_scale"}, open
 
 static nrd_error *open_checkpoint(nrd_quant *q, const nrd_json *config)
 {
-    if (nrd_json_get_bool(config, "has_zero_point", false)) {
+    const bool has_its_own = nrd_quant_settings_of(q)->whole != NULL; /* GPTQ's zero points are read, and others have none */
+    if (!has_its_own && nrd_json_get_bool(config, "has_zero_point", false)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization: has_zero_point of %s is not supported",
                           nrd_json_get_str(config, "quant_algo", ""));
     }
-    (void)q;
     return NULL;
 }
 

@@ -328,6 +328,8 @@ static const struct {
     {"NVFP4", NRD_DTYPE_U8, {0}},
     {"W8A16", NRD_DTYPE_I8, {.whole = nrd_quant_weight_only, .bits = 8, .orders = 7}},
     {"W4A16", NRD_DTYPE_I8, {.whole = nrd_quant_weight_only, .bits = 4, .orders = 7}},
+    {"W8A16_GPTQ", NRD_DTYPE_I8, {.whole = nrd_quant_gptq_product, .bits = 8, .orders = 7}},
+    {"W4A16_GPTQ", NRD_DTYPE_I8, {.whole = nrd_quant_gptq_product, .bits = 4, .orders = 7}},
     {"W8A8_SQ_PER_TENSOR_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true, .static_inputs = true}},
     {"W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true, .static_inputs = true}},
     {"W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true}},
@@ -408,7 +410,7 @@ nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, co
 
     *out = NULL;
     if (i == N_CHECKPOINTS && !layers) {
-        return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_*, NVFP4, W8A16, W4A16");
+        return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_*, NVFP4, W8A16, W4A16, W8A16_GPTQ, W4A16_GPTQ");
     }
     NRD_NEW_GOTO(q, 1, err, fail);
     q->table = table;

@@ -177,9 +177,10 @@ nrd_error *nrd_quant_int8(nrd_quant_weight *w, const nrd_quant_settings *s) NRD_
 nrd_error *nrd_quant_take_fp4(nrd_quant_weight *w) NRD_MUST_USE;
 
 /* `weight` of TensorRT-LLM's own converters, mixed_gemm.c: W8A16 and W4A16 (s->bits is 8 or 4, s->orders all bits of 7);
- * SmoothQuant. When all weights of the first kind were read, UNSUPPORTED where several orders are left. */
+ * SmoothQuant. When all weights but SmoothQuant's were read, UNSUPPORTED where several orders are left. */
 nrd_error *nrd_quant_weight_only(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
 nrd_error *nrd_quant_check_order_of_product(nrd_quant *q) NRD_MUST_USE;
+nrd_error *nrd_quant_gptq_product(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE; /* W8A16_GPTQ, W4A16_GPTQ: likewise */
 nrd_error *nrd_quant_smooth(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
 
 /* Row `row` of a weight with a table in the blocks of that type. */
