@@ -18,6 +18,7 @@
     X(JSON_VALUES,              4 << 20,     "values",    "the JSON of a body; those of long tensors do not count", "INVALID_ARG; INTERNAL in /v2, as Triton's reader") \
     X(JSON_DEPTH,               64,          "levels",    "the JSON of a body",                             "INVALID_ARG; INTERNAL in /v2, as Triton's reader") \
     X(TENSOR_RANK,              32,          "dimensions", "a tensor",                                      "INVALID_ARG") \
+    X(CLASSES,                  1000000,     "values",    "a row of an output that is asked for as classes", "INVALID_ARG") \
     X(WORKER_JOBS,              4096,        "jobs",      "that wait for a worker thread (bodies to read, answers to write)", "UNAVAILABLE: try later") \
     X(CLIENT_JOBS,              1024,        "jobs",      "of one client's address, of these",              "UNAVAILABLE: try later") \
     X(TEMPLATE_STEPS,           20000000,    "steps",     "rendering a chat template: a node evaluated, a turn of a loop, 64 bytes copied", "INVALID_ARG") \

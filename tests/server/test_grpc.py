@@ -624,6 +624,7 @@ def classify(stub, model, values, count, kind="int64_param", **more):
 
 
 def test_classification_gives_the_best_with_their_places(stub):
+    """limits: CLASSES"""
     values = np.array([0.5, 3.0, -1.0, 2.0])
     r = classify(stub, "fp32", values, 2)
     assert (r.outputs[0].datatype, list(r.outputs[0].shape)) == ("BYTES", [2])
@@ -639,6 +640,11 @@ def test_classification_gives_the_best_with_their_places(stub):
             classify(stub, "fp32", values, count, kind, **more)
         assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert text in e.value.details()
+    values = np.zeros(1_000_001, np.float32)
+    values[7] = 1
+    assert list(client.InferResult(classify(stub, "fp32", values[1:], 1)).as_numpy("OUTPUT0")) == [b"1.000000:6"]
+    with pytest.raises(grpc.RpcError, match="classification output tensor too large"):
+        classify(stub, "fp32", values, 1)
 
 
 def watch(server, service=""):
@@ -895,6 +901,19 @@ def test_options_of_the_group_are_taken(repository, tmp_path):
             x = np.zeros(100_000, np.int32)
             r = cl.infer("ident", [tensor(x)], headers={"x-one": "1"}, compression_algorithm="gzip")
             assert np.array_equal(r.as_numpy("OUTPUT0"), x)
+    finally:
+        assert s.stop() == 0
+
+
+def test_metadata_with_the_name_of_a_parameter_is_not_forwarded(repository, tmp_path):
+    s = start(tmp_path, repository, "--grpc-header-forward-pattern=.*")
+    try:
+        with client.InferenceServerClient(f"127.0.0.1:{s.grpc}") as cl:
+            x = np.zeros(4, np.int32)
+            for name in ("priority", "timeout", "sequence_id", "triton_flow"):
+                with pytest.raises(InferenceServerException, match=f"Header '{name}' is reserved for Triton usage"):
+                    cl.infer("ident", [tensor(x)], headers={name: "1"})
+            assert np.array_equal(cl.infer("ident", [tensor(x)], headers={"x-one": "1"}).as_numpy("OUTPUT0"), x)
     finally:
         assert s.stop() == 0
 

@@ -4,6 +4,7 @@
  * parameter `classification`. */
 #include "frontends/common/classify.h"
 
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/number.h"
 #include "frontends/common/error.h"
@@ -158,6 +159,9 @@ nrd_error *nrd_classify(nrd_str *out, TRITONSERVER_InferenceResponse *response, 
                           TRITONSERVER_DataTypeString(type));
     }
     size_t n = n_rows ? size_bytes / size / n_rows : 0;
+    if (n > NRD_LIMIT_CLASSES) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "classification output tensor too large");
+    }
     size_t keep = k < n ? (size_t)k : n;
     NRD_NEW_GOTO(best, keep, err, out);
     for (size_t row = 0; row < n_rows && keep; row++) {

@@ -208,6 +208,13 @@ nrd_error *nrd_infer_set(nrd_infer *i, nrd_infer_param what, const char *name,
     return nrd_from_triton(set_custom(r, name, value));
 }
 
+/* Names that say what a request is, which a header may not: some of them come from front ends alone. */
+static bool is_reserved(const char *key)
+{
+    return nrd_infer_param_of(key) != NRD_INFER_CUSTOM || !strncasecmp(key, "triton_", 7) || !strcmp(key, "headers") ||
+           !strcmp(key, "binary_data_output");
+}
+
 nrd_error *nrd_infer_forward(nrd_infer *i, const nrd_header_pattern *pattern, const char *name,
                              size_t name_n, const char *value, size_t value_n)
 {
@@ -218,8 +225,11 @@ nrd_error *nrd_infer_forward(nrd_infer *i, const nrd_header_pattern *pattern, co
     if (!key) {
         return nrd_error_no_memory();
     }
-    if (!nrd_header_pattern_matches(pattern, key, name_n) || !strcasecmp(key, NRD_LLM_ADAPTER_DIR)) {
-        return NULL; /* the latter says what clients may not say */
+    if (!nrd_header_pattern_matches(pattern, key, name_n) || !strcmp(key, "triton_grpc_error")) {
+        return NULL; /* the latter is for the endpoint itself */
+    }
+    if (is_reserved(key)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "Header '%s' is reserved for Triton usage and cannot be forwarded.", key);
     }
     const char *text = nrd_arena_strndup(&i->arena, value, value_n);
     return text ? nrd_from_triton(

@@ -125,7 +125,7 @@ nrd_error *nrd_infer_set(nrd_infer *i, nrd_infer_param what, const char *name,
 /* The parameters that tell the requests of this key from others': they share the engine evenly, and with
  * --cache-salt-per-key the blocks of its prompts are kept apart. key: its place, -1: none. */
 nrd_error *nrd_infer_whose(nrd_infer *i, int key) NRD_MUST_USE;
-/* A header as a parameter, where the pattern (NULL: none) matches its name. */
+/* A header as a parameter, where the pattern (NULL: none) matches its name. INVALID_ARG: the name of a parameter with a meaning of its own. */
 nrd_error *nrd_infer_forward(nrd_infer *i, const nrd_header_pattern *pattern, const char *name,
                              size_t name_n, const char *value, size_t value_n) NRD_MUST_USE;
 

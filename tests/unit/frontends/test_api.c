@@ -675,6 +675,27 @@ static void test_matching_headers_become_parameters(void **state)
     assert_non_null(strstr(body, "\"z_saw\":\"X-My-Key=v\""));
 }
 
+static int start_forward_all(void **state)
+{
+    (void)state;
+    return start_with("--http-header-forward-pattern=.*");
+}
+
+static void test_headers_with_names_of_other_parameters_are_refused(void **state)
+{
+    static const char *const names[] = {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output",
+                                        "triton_flow", "Triton_Lora_Dir"};
+    char field[64], want[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(field, sizeof field, "%s: 1\r\n", names[i]);
+        snprintf(want, sizeof want, "Header '%s' is reserved for Triton usage and cannot be forwarded.", names[i]);
+        assert_int_equal(call_n("POST", "/v2/models/echo/generate", field, "{\"F\":1}", 7), 400);
+        assert_non_null(strstr(body, want));
+    }
+    assert_int_equal(call_n("POST", "/v2/models/echo/generate", "X-Priority: 1\r\n", "{\"F\":1}", 7), 200);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, start, finish)
 
 int main(void)
@@ -704,6 +725,7 @@ int main(void)
                                         finish),
         cmocka_unit_test_setup_teardown(test_matching_headers_become_parameters, start_forward,
                                         finish),
+        cmocka_unit_test_setup_teardown(test_headers_with_names_of_other_parameters_are_refused, start_forward_all, finish),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     nrd_str_fini(&reply);
