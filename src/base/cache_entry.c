@@ -109,7 +109,7 @@ char *nrd_cache_entry_take(const char *entry)
     return taken;
 }
 
-bool nrd_cache_entry_is_held(const char *entry)
+static bool is_held(const char *entry)
 {
     const int fd = lock_alone(entry);
     const bool is_held = fd < 0 && nrd_path_is_dir(entry);
@@ -164,7 +164,7 @@ void nrd_cache_in_use(nrd_str *out)
 bool nrd_cache_is_in_use(const nrd_str *in_use, const char *path)
 {
     char *real = realpath(path, NULL);
-    const bool is_used = in_use->no_memory || strstr(nrd_str_cstr(in_use), real ? real : path) || nrd_cache_entry_is_held(path);
+    const bool is_used = in_use->no_memory || strstr(nrd_str_cstr(in_use), real ? real : path) || is_held(path);
 
     free(real);
     return is_used;

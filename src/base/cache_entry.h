@@ -27,7 +27,6 @@ void nrd_cache_entries_pass_on(void);
 /* Out of the way, under a name of its own beside it, which the caller removes and frees. NULL: some process holds it, this
  * one too, or it cannot be renamed. */
 char *nrd_cache_entry_take(const char *entry);
-bool nrd_cache_entry_is_held(const char *entry);
 
 /* The repositories of running servers with their configurations, which name engines and tokenizers. */
 void nrd_cache_in_use(nrd_str *out);

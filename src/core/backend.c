@@ -41,7 +41,8 @@ static bool settings_have(const nrd_setting *list, const char *scope, const char
     return false;
 }
 
-void nrd_backend_config_json(nrd_context *ctx, const char *name, nrd_str *out)
+/* The backend's cmdline settings with defaults, as JSON. */
+static void put_config(nrd_context *ctx, const char *name, nrd_str *out)
 {
     char capability[32];
     const struct {
@@ -116,7 +117,7 @@ static nrd_error *backend_open(nrd_backend **out, nrd_context *ctx, const char *
     NRD_DUP_GOTO(b->dir, dir, err, fail);
     NRD_DUP_GOTO(b->lib_path, lib_path, err, fail);
     b->policy = TRITONBACKEND_EXECUTION_BLOCKING;
-    nrd_backend_config_json(ctx, name, &j);
+    put_config(ctx, name, &j);
     b->config.len = j.len;
     b->config.text = nrd_str_steal(&j);
     if (!b->config.text) {

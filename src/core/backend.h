@@ -17,8 +17,6 @@
 nrd_error *nrd_backend_get(nrd_backend **out, nrd_context *ctx, const char *name,
                            const char *model_dir, int64_t version) NRD_MUST_USE;
 void nrd_backend_put(nrd_backends *all, nrd_backend *b);
-/* The backend's cmdline settings with defaults, as JSON. */
-void nrd_backend_config_json(nrd_context *ctx, const char *name, nrd_str *out);
 
 /* All backends of a server. */
 nrd_backends *nrd_backends_new(void);

@@ -127,7 +127,7 @@ static void add_resources(nrd_strings *cells, const nrd_setting *list)
     free(sorted);
 }
 
-void nrd_server_print_options(nrd_server *s)
+static void print_options(nrd_server *s)
 {
     static const char *const modes[] = {"MODE_NONE", "MODE_POLL", "MODE_EXPLICIT"};
     const nrd_server_options *o = &s->ctx.opt;
@@ -331,7 +331,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
         NRD_LOG_INFO("Collecting CPU metrics");
     }
     if (tables) {
-        nrd_server_print_options(s);
+        print_options(s);
     }
     if (err) {
         NRD_LOG_ERROR("Internal: %s", nrd_error_message(err));
@@ -343,7 +343,7 @@ nrd_error *nrd_server_new(nrd_server **out, const nrd_server_options *opt)
 
 fail:
     if (shows_tables(opt)) {
-        nrd_server_print_options(s); /* they help to find the fault */
+        print_options(s); /* they help to find the fault */
     }
     nrd_server_free(s);
     return err;

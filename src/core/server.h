@@ -23,7 +23,6 @@ void nrd_server_free(nrd_server *s);
 nrd_context *nrd_server_context(nrd_server *s);
 nrd_server_state nrd_server_get_state(const nrd_server *s);
 nrd_error *nrd_server_require_ready(nrd_server *s) NRD_MUST_USE;
-void nrd_server_print_options(nrd_server *s);
 extern const char *const nrd_server_extensions[]; /* NULL-terminated */
 
 #endif

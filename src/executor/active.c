@@ -26,7 +26,7 @@ static void leave_cancels(nrd_exec_request_state **list, const nrd_exec_request_
     }
 }
 
-void nrd_exec_active_remove(nrd_exec *x, nrd_exec_request_state *r)
+static void active_remove(nrd_exec *x, nrd_exec_request_state *r)
 {
     if (r->cancel_asked) {
         leave_cancels(&x->cancels, r);
@@ -59,7 +59,7 @@ void nrd_exec_out_push(nrd_exec *x, nrd_exec_response_state *o)
     if (o->pub.is_final) {
         nrd_exec_request_state *r = nrd_exec_active_find(x, o->pub.id);
         if (r) {
-            nrd_exec_active_remove(x, r);
+            active_remove(x, r);
         }
     }
 }

@@ -500,7 +500,6 @@ void nrd_exec_on_mask_ready(void *user);
 
 /* active.c; with mu held */
 void nrd_exec_active_add(nrd_exec *x, nrd_exec_request_state *r);
-void nrd_exec_active_remove(nrd_exec *x, nrd_exec_request_state *r);
 nrd_exec_request_state *nrd_exec_active_find(nrd_exec *x, uint64_t id);
 void nrd_exec_out_push(nrd_exec *x, nrd_exec_response_state *r); /* who waits is woken by the caller (out_cv) */
 

@@ -17,9 +17,6 @@ extern const size_t nrd_option_n_rows;
 void nrd_option_set_string(char **field, const char *value);
 /* `Bad option: "--name".` and the reason. */
 nrd_error *nrd_option_bad(const char *name, const char *fmt, ...) NRD_PRINTF(2, 3);
-nrd_error *nrd_option_read_bool(const char *name, const char *value, bool *out) NRD_MUST_USE;
-nrd_error *nrd_option_read_int(const char *name, const char *value, int64_t min, int64_t max,
-                               int64_t *out) NRD_MUST_USE;
 
 nrd_opt_parser nrd_option_parse_api_key, nrd_option_parse_cors_origin, nrd_option_parse_allowed_host,
     nrd_option_parse_generation_config, nrd_option_parse_trace_old,

@@ -46,7 +46,7 @@ nrd_error *nrd_option_bad(const char *name, const char *fmt, ...)
     return err;
 }
 
-nrd_error *nrd_option_read_bool(const char *name, const char *value, bool *out)
+static nrd_error *read_bool(const char *name, const char *value, bool *out)
 {
     if (strcasecmp(value, "true") == 0 || strcasecmp(value, "on") == 0 || strcmp(value, "1") == 0) {
         *out = true;
@@ -59,7 +59,7 @@ nrd_error *nrd_option_read_bool(const char *name, const char *value, bool *out)
     return NULL;
 }
 
-nrd_error *nrd_option_read_int(const char *name, const char *value, int64_t min, int64_t max,
+static nrd_error *read_int(const char *name, const char *value, int64_t min, int64_t max,
                                int64_t *out)
 {
     long long v;
@@ -159,7 +159,7 @@ nrd_error *nrd_option_parse_cache_size(void *values, const char *name, const cha
 {
     nrd_options *o = values;
     int64_t n = 0;
-    NRD_TRY(nrd_option_read_int(name, value, 0, INT64_MAX, &n));
+    NRD_TRY(read_int(name, value, 0, INT64_MAX, &n));
     o->cache_size_given = true;
     nrd_option_entry *e = list_add(&o->cache_config);
     e->name = nrd_xstrdup("local");
@@ -179,7 +179,7 @@ static nrd_error *add_device_size(nrd_option_list *list, const char *name, const
                               value);
     }
     char *left = nrd_xstrndup(value, (size_t)(colon - value));
-    nrd_error *err = nrd_option_read_int(name, left, 0, INT_MAX, &device);
+    nrd_error *err = read_int(name, left, 0, INT_MAX, &device);
     free(left);
     if (err) {
         return err;
@@ -219,7 +219,7 @@ nrd_error *nrd_option_parse_gpu_limit(void *values, const char *name, const char
             name, "expected <device_id>:<fraction> with a fraction from 0 to 1. Got %s", value);
     }
     char *left = nrd_xstrndup(value, (size_t)(colon - value));
-    nrd_error *err = nrd_option_read_int(name, left, 0, INT_MAX, &device);
+    nrd_error *err = read_int(name, left, 0, INT_MAX, &device);
     free(left);
     if (err) {
         return err;
@@ -246,10 +246,10 @@ nrd_error *nrd_option_parse_rate_resource(void *values, const char *name, const 
     }
     char *text =
         second ? nrd_xstrndup(first + 1, (size_t)(second - first - 1)) : nrd_xstrdup(first + 1);
-    nrd_error *err = nrd_option_read_int(name, text, 0, INT_MAX, &count);
+    nrd_error *err = read_int(name, text, 0, INT_MAX, &count);
     free(text);
     if (!err && second) {
-        err = nrd_option_read_int(name, second + 1, -1, INT_MAX, &device);
+        err = read_int(name, second + 1, -1, INT_MAX, &device);
     }
     if (err) {
         return err;
@@ -306,11 +306,11 @@ nrd_error *nrd_option_parse_log_verbose(void *values, const char *name, const ch
     nrd_options *o = values;
     bool on;
     if (strcasecmp(value, "true") == 0 || strcasecmp(value, "false") == 0) {
-        NRD_TRY(nrd_option_read_bool(name, value, &on));
+        NRD_TRY(read_bool(name, value, &on));
         o->log_verbose = on ? 1 : 0;
         return NULL;
     }
-    return nrd_option_read_int(name, value, 0, INT_MAX, &o->log_verbose);
+    return read_int(name, value, 0, INT_MAX, &o->log_verbose);
 }
 
 static nrd_error *add_name(nrd_option_list *list, const char *name, const char *value)
@@ -410,14 +410,14 @@ nrd_error *nrd_option_parse_allow_grpc(void *values, const char *name, const cha
 {
     nrd_options *o = values;
     o->allow_grpc_given = true;
-    return nrd_option_read_bool(name, value, &o->allow_grpc);
+    return read_bool(name, value, &o->allow_grpc);
 }
 
 nrd_error *nrd_option_parse_allow_pull(void *values, const char *name, const char *value)
 {
     nrd_options *o = values;
     o->allow_pull_given = true;
-    return nrd_option_read_bool(name, value, &o->allow_pull);
+    return read_bool(name, value, &o->allow_pull);
 }
 
 /* "<low>-<high>" */
@@ -429,12 +429,12 @@ nrd_error *nrd_option_parse_port_range(void *values, const char *name, const cha
         return nrd_option_bad(name, "--%s option format is '<low>-<high>'. Got %s", name, value);
     }
     char *low = nrd_xstrndup(value, (size_t)(dash - value));
-    nrd_error *err = nrd_option_read_int(name, low, 0, 65535, &o->sagemaker_low);
+    nrd_error *err = read_int(name, low, 0, 65535, &o->sagemaker_low);
     free(low);
     if (err) {
         return err;
     }
-    return nrd_option_read_int(name, dash + 1, o->sagemaker_low, 65535, &o->sagemaker_high);
+    return read_int(name, dash + 1, o->sagemaker_low, 65535, &o->sagemaker_high);
 }
 
 /* "<api>,<api>:<header>=<value>"; `prefix` is put before the header's name. */

@@ -294,7 +294,8 @@ static int by_lo(const void *a, const void *b)
     return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-void nrd_guided_cp_sort(cp_set *s)
+/* Ranges rise afterwards, and stand apart. */
+static void cp_sort(cp_set *s)
 {
     size_t n = 0;
     if (s->n > 1) {
@@ -314,7 +315,7 @@ void nrd_guided_cp_invert(builder *b, cp_set *s)
 {
     cp_set out = {0};
     uint32_t from = 0;
-    nrd_guided_cp_sort(s);
+    cp_sort(s);
     for (size_t i = 0; i < s->n; i++) {
         if (s->r[i].lo > from) {
             nrd_guided_cp_add(b, &out, from, s->r[i].lo - 1);
@@ -438,7 +439,7 @@ expr *nrd_guided_chars(builder *b, cp_set *s)
     expr *alt = nrd_guided_alt(b);
     bool any = false;
 
-    nrd_guided_cp_sort(s);
+    cp_sort(s);
     for (size_t i = 0; i < s->n; i++) {
         for (uint32_t c = s->r[i].lo; c <= s->r[i].hi && c < 0x80; c++) {
             if (!b->json || (c >= 0x20 && c != '"' && c != '\\')) {

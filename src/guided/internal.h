@@ -95,7 +95,6 @@ typedef struct cp_set {
     size_t n, cap;
 } cp_set;
 void nrd_guided_cp_add(builder *b, cp_set *s, uint32_t lo, uint32_t hi);
-void nrd_guided_cp_sort(cp_set *s); /* rising, apart */
 void nrd_guided_cp_invert(builder *b, cp_set *s);
 expr *nrd_guided_chars(builder *b, cp_set *s); /* UTF-8, or JSON's way to write them when b->json */
 expr *nrd_guided_char(builder *b, uint32_t cp);

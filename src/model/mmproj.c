@@ -18,7 +18,7 @@ enum { MAX_NAME = 2 * NRD_VISION_MAX_NAME, MAX_PARTS = 3 };
 
 /* ---- which file ---- */
 
-bool nrd_mmproj_is_name(const char *name)
+static bool is_name(const char *name)
 {
     const size_t n = strlen(name);
     return n > 5 && !strcasecmp(name + n - 5, ".gguf") && strcasestr(name, "mmproj");
@@ -65,7 +65,7 @@ static nrd_error *find_beside(char **out, const char *model)
     NRD_TRY_GOTO(nrd_dir_list(&names, &n, dir), err, done);
     for (size_t i = 0; i < n; i++) {
         const int score = 1 + 4 * shared(names[i], base) + rank_of_type(names[i]);
-        if (nrd_mmproj_is_name(names[i]) && strcmp(names[i], base) != 0 && score > most) {
+        if (is_name(names[i]) && strcmp(names[i], base) != 0 && score > most) {
             most = score;
             best = names[i];
         }

@@ -23,7 +23,6 @@ typedef struct nrd_mmproj nrd_mmproj;
  * the model's, and of those the one of 16 bits. model: as nrd_source_open takes it. *out NULL: there is none, or the model is no
  * GGUF file. Owned by the caller. */
 nrd_error *nrd_mmproj_find(char **out, const char *asked, const char *model) NRD_MUST_USE;
-bool nrd_mmproj_is_name(const char *name); /* of a file */
 
 nrd_error *nrd_mmproj_open(nrd_mmproj **out, const char *path) NRD_MUST_USE;
 /* The same of a file that is open: takes it on success. */

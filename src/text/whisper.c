@@ -228,7 +228,8 @@ bool nrd_whisper_is_time(const nrd_whisper *w, int32_t id)
     return id >= w->first_time && id - w->first_time <= NRD_WHISPER_STEPS;
 }
 
-bool nrd_whisper_is_special(const nrd_whisper *w, int32_t id)
+/* A time, or what stands in no text */
+static bool is_special(const nrd_whisper *w, int32_t id)
 {
     return nrd_whisper_is_time(w, id) || nrd_tokenizer_is_special(w->tokenizer, id);
 }
@@ -324,7 +325,7 @@ nrd_error *nrd_whisper_text(const nrd_whisper *w, const int32_t *ids, size_t n, 
 {
     nrd_ids plain = {0};
     for (size_t i = 0; i < n; i++) {
-        if (!nrd_whisper_is_special(w, ids[i])) {
+        if (!is_special(w, ids[i])) {
             nrd_ids_push(&plain, ids[i]);
         }
     }

@@ -43,7 +43,6 @@ NRD_API int32_t nrd_whisper_no_times_token(const nrd_whisper *w);
 NRD_API int32_t nrd_whisper_no_speech_token(const nrd_whisper *w);
 NRD_API int32_t nrd_whisper_max_first_time(const nrd_whisper *w); /* steps; -1: a window's first time may be any */
 NRD_API bool nrd_whisper_is_time(const nrd_whisper *w, int32_t id);
-NRD_API bool nrd_whisper_is_special(const nrd_whisper *w, int32_t id); /* a time, or what stands in no text */
 
 /* By code or English name, in any case; -1: there is none, or the model has no token for it. */
 NRD_API int nrd_whisper_find_language(const nrd_whisper *w, const char *name);

@@ -167,8 +167,6 @@ TRITONSERVER_Error *nrd_py_conn_text(nrd_py_conn *c, nrd_py_command type, const 
 /* Asks is_ready(); waits at most five seconds. */
 TRITONSERVER_Error *nrd_py_conn_ready(nrd_py_conn *c, bool *out_ready);
 TRITONSERVER_Error *nrd_py_conn_unhealthy(const nrd_py_conn *c);
-/* Kills a process that does not do what it should. */
-void nrd_py_conn_kill(nrd_py_conn *c);
 
 /* ---- calls.c: what the stub asks for ---- */
 
@@ -192,7 +190,6 @@ TRITONSERVER_Error *nrd_py_read_response(nrd_py_conn *c, nrd_py_reader *r, uint6
 
 /* Into the table, with a reference of the caller's. NULL: no memory. */
 nrd_py_request *nrd_py_request_add(nrd_py_conn *c, TRITONBACKEND_Request *request);
-nrd_py_request *nrd_py_request_get(nrd_py_conn *c, uint64_t id);
 void nrd_py_request_put(nrd_py_conn *c, nrd_py_request *r);    /* one reference less */
 void nrd_py_request_remove(nrd_py_conn *c, nrd_py_request *r); /* from the table, if it is still there */
 /* Its factory, made while the request is still ours. */

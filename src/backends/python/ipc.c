@@ -491,7 +491,7 @@ void nrd_py_return(nrd_py_returner *r, uint64_t offset)
 
 /* ---- messages ---- */
 
-void nrd_py_put(nrd_py_writer *w, const void *data, size_t n)
+static void put(nrd_py_writer *w, const void *data, size_t n)
 {
     if (w->failed) {
         return;
@@ -517,17 +517,17 @@ void nrd_py_put(nrd_py_writer *w, const void *data, size_t n)
 
 void nrd_py_put_u8(nrd_py_writer *w, uint8_t v)
 {
-    nrd_py_put(w, &v, sizeof v);
+    put(w, &v, sizeof v);
 }
 
 void nrd_py_put_u32(nrd_py_writer *w, uint32_t v)
 {
-    nrd_py_put(w, &v, sizeof v);
+    put(w, &v, sizeof v);
 }
 
 void nrd_py_put_u64(nrd_py_writer *w, uint64_t v)
 {
-    nrd_py_put(w, &v, sizeof v);
+    put(w, &v, sizeof v);
 }
 
 void nrd_py_put_str(nrd_py_writer *w, const char *s, size_t n)
@@ -537,7 +537,7 @@ void nrd_py_put_str(nrd_py_writer *w, const char *s, size_t n)
         return;
     }
     nrd_py_put_u32(w, (uint32_t)n);
-    nrd_py_put(w, s, n);
+    put(w, s, n);
     nrd_py_put_u8(w, 0);
 }
 
@@ -654,7 +654,7 @@ static void put_head(nrd_py_message *m, const char *name, size_t name_len, uint3
     nrd_py_put_str(&m->w, name, name_len);
     nrd_py_put_u32(&m->w, dtype);
     nrd_py_put_u32(&m->w, n_dims);
-    nrd_py_put(&m->w, dims, n_dims * sizeof *dims);
+    put(&m->w, dims, n_dims * sizeof *dims);
     nrd_py_put_u64(&m->w, bytes);
     nrd_py_put_u8(&m->w, (uint8_t)how);
     nrd_py_put_u64(&m->w, where);

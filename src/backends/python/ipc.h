@@ -191,7 +191,6 @@ typedef struct nrd_py_writer {
     bool failed;
 } nrd_py_writer;
 
-void nrd_py_put(nrd_py_writer *w, const void *data, size_t n);
 void nrd_py_put_u8(nrd_py_writer *w, uint8_t v);
 void nrd_py_put_u32(nrd_py_writer *w, uint32_t v);
 void nrd_py_put_u64(nrd_py_writer *w, uint64_t v);

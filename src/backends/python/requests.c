@@ -32,7 +32,7 @@ nrd_py_request *nrd_py_request_add(nrd_py_conn *c, TRITONBACKEND_Request *reques
     return r;
 }
 
-nrd_py_request *nrd_py_request_get(nrd_py_conn *c, uint64_t id)
+static nrd_py_request *get(nrd_py_conn *c, uint64_t id)
 {
     pthread_mutex_lock(&c->mu);
     nrd_py_request *r = *bucket(c, id);
@@ -160,7 +160,7 @@ static TRITONSERVER_Error *send_later(nrd_py_conn *c, nrd_py_request *r, const n
 
 void nrd_py_request_send(nrd_py_conn *c, const nrd_py_entry *e)
 {
-    nrd_py_request *r = nrd_py_request_get(c, e->a);
+    nrd_py_request *r = get(c, e->a);
     TRITONSERVER_Error *err = r ? send_later(c, r, e) : closed_error();
 
     if (e->offset) {
@@ -204,7 +204,7 @@ void nrd_py_request_close(nrd_py_conn *c, nrd_py_request *r, TRITONSERVER_Error 
 
 void nrd_py_request_drop(nrd_py_conn *c, uint64_t id)
 {
-    nrd_py_request *r = nrd_py_request_get(c, id);
+    nrd_py_request *r = get(c, id);
     if (!r) {
         return;
     }
@@ -228,7 +228,7 @@ void nrd_py_request_drop(nrd_py_conn *c, uint64_t id)
 
 void nrd_py_request_cancelled(nrd_py_conn *c, const nrd_py_entry *e)
 {
-    nrd_py_request *r = nrd_py_request_get(c, e->a);
+    nrd_py_request *r = get(c, e->a);
     bool cancelled = false;
     if (r) {
         TRITONSERVER_Error *err = NULL;

@@ -68,7 +68,8 @@ TRITONSERVER_Error *nrd_py_conn_unhealthy(const nrd_py_conn *c)
     return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "Stub process '%s' is not healthy.", c->name);
 }
 
-void nrd_py_conn_kill(nrd_py_conn *c)
+/* Kills a process that does not do what it should. */
+static void kill_stub(nrd_py_conn *c)
 {
     if (!atomic_load(&c->dead)) {
         kill(c->pid, SIGKILL); /* not waited for yet, so the number is still its */
@@ -337,7 +338,7 @@ static TRITONSERVER_Error *await_reply(nrd_py_conn *c, uint32_t seen, int limit_
         if (now - alive > limit || (limit_s > 0 && now - start > (uint64_t)limit_s * 1000000000u)) {
             NRD_LOG_ERROR("stub process '%s' (pid %d) did not answer for %d seconds and is killed",
                           c->name, (int)c->pid, limit_s > 0 ? limit_s : c->backend->timeout_s);
-            nrd_py_conn_kill(c);
+            kill_stub(c);
             return nrd_py_conn_unhealthy(c);
         }
     }
@@ -460,7 +461,7 @@ TRITONSERVER_Error *nrd_py_conn_start(nrd_py_conn **out, nrd_py_model *m, const 
     }
     if (err) {
         atomic_store(&c->ending, true);
-        nrd_py_conn_kill(c);
+        kill_stub(c);
         nrd_py_conn_stop(c);
         return err;
     }
@@ -588,7 +589,7 @@ void nrd_py_conn_stop(nrd_py_conn *c)
     }
     if (!wait_dead(c, c->backend->timeout_s)) {
         NRD_LOG_WARN("stub process '%s' (pid %d) did not end and is killed", c->name, (int)c->pid);
-        nrd_py_conn_kill(c);
+        kill_stub(c);
         while (!wait_dead(c, 1)) {
         }
     }

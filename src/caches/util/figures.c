@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "caches/util/figures.h"
 
-void nrd_cache_drop_error(TRITONSERVER_Error *err)
+/* To the server's log. Takes `err`; NULL: nothing. */
+static void drop_error(TRITONSERVER_Error *err)
 {
     if (err) {
         TRITONSERVER_ErrorDelete(
@@ -19,7 +20,7 @@ void nrd_cache_figures_make(nrd_cache_figures *out, const nrd_cache_figure *rows
         if (!err) {
             err = TRITONSERVER_MetricNew(&out->metrics[i], out->families[i], NULL, 0);
         }
-        nrd_cache_drop_error(err);
+        drop_error(err);
     }
 }
 
@@ -27,7 +28,7 @@ void nrd_cache_figures_show(nrd_cache_figures *f, const double *values)
 {
     for (int i = 0; i < f->n; i++) {
         if (f->metrics[i]) {
-            nrd_cache_drop_error(TRITONSERVER_MetricSet(f->metrics[i], values[i]));
+            drop_error(TRITONSERVER_MetricSet(f->metrics[i], values[i]));
         }
     }
 }
@@ -36,10 +37,10 @@ void nrd_cache_figures_free(nrd_cache_figures *f)
 {
     for (int i = 0; i < f->n; i++) {
         if (f->metrics[i]) {
-            nrd_cache_drop_error(TRITONSERVER_MetricDelete(f->metrics[i]));
+            drop_error(TRITONSERVER_MetricDelete(f->metrics[i]));
         }
         if (f->families[i]) {
-            nrd_cache_drop_error(TRITONSERVER_MetricFamilyDelete(f->families[i]));
+            drop_error(TRITONSERVER_MetricFamilyDelete(f->families[i]));
         }
     }
 }

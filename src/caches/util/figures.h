@@ -26,7 +26,4 @@ void nrd_cache_figures_make(nrd_cache_figures *out, const nrd_cache_figure *rows
 void nrd_cache_figures_show(nrd_cache_figures *f, const double *values); /* [n] */
 void nrd_cache_figures_free(nrd_cache_figures *f);
 
-/* To the server's log. Takes `err`; NULL: nothing. */
-void nrd_cache_drop_error(TRITONSERVER_Error *err);
-
 #endif

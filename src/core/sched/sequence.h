@@ -25,10 +25,6 @@
 typedef Inference__ModelSequenceBatching__Control nrd_control;
 typedef Inference__ModelSequenceBatching__Control__Kind nrd_control_kind;
 
-/* The control of a kind and its tensor's name; NULL: the model has none. */
-const nrd_control *nrd_control_find(const nrd_config *cfg, nrd_control_kind kind,
-                                    const char **out_name);
-
 typedef struct nrd_sequence_controls nrd_sequence_controls;
 nrd_sequence_controls *nrd_sequence_controls_new(const nrd_config *cfg); /* NULL: no memory */
 void nrd_sequence_controls_free(nrd_sequence_controls *c);

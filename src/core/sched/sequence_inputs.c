@@ -29,7 +29,8 @@ struct nrd_sequence_controls {
 
 static const int64_t ones[2] = {1, 1};
 
-const nrd_control *nrd_control_find(const nrd_config *cfg, nrd_control_kind kind,
+/* The control of a kind and its tensor's name; NULL: the model has none. */
+static const nrd_control *find_control(const nrd_config *cfg, nrd_control_kind kind,
                                     const char **out_name)
 {
     const Inference__ModelSequenceBatching *sb = cfg->sequence_batching;
@@ -59,7 +60,7 @@ static nrd_buf *value(const void *data, size_t n)
 static flag_control flag(const nrd_config *cfg, nrd_control_kind kind)
 {
     flag_control f = {0};
-    const nrd_control *c = nrd_control_find(cfg, kind, &f.name);
+    const nrd_control *c = find_control(cfg, kind, &f.name);
 
     if (!c) {
         return f;
@@ -93,7 +94,7 @@ nrd_sequence_controls *nrd_sequence_controls_new(const nrd_config *cfg)
     c->start = flag(cfg, KIND(START));
     c->end = flag(cfg, KIND(END));
     c->ready = flag(cfg, KIND(READY));
-    id = nrd_control_find(cfg, KIND(CORRID), &c->id_name);
+    id = find_control(cfg, KIND(CORRID), &c->id_name);
 #undef KIND
     c->id_type = id ? nrd_datatype_from_config(id->data_type) : TRITONSERVER_TYPE_INVALID;
     c->n_dims = cfg->max_batch_size > 0 ? 2 : 1;

@@ -50,7 +50,7 @@ size_t nrd_row_bytes(nrd_dtype t, int64_t cols)
     }
 }
 
-void nrd_act_q8_quantize(const float *x, int64_t cols, void *row)
+static void q8_quantize(const float *x, int64_t cols, void *row)
 {
     int64_t n = nrd_act_q8_blocks(cols);
     int8_t *q = row;
@@ -111,7 +111,7 @@ void nrd_store_row(nrd_dtype t, void *base, int64_t i, int64_t cols, const float
     char *row = (char *)base + (size_t)i * nrd_row_bytes(t, cols);
 
     if (t == NRD_DTYPE_ACT_Q8) {
-        nrd_act_q8_quantize(src, cols, row);
+        q8_quantize(src, cols, row);
     } else if (t == NRD_DTYPE_F8_E4M3) {
         float inv = 1.0f;
         if (row_scale) {

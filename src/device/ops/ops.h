@@ -29,7 +29,6 @@ void nrd_store_f32(nrd_dtype t, void *base, int64_t i, float v);  /* F32, F16, B
 /* ---- rows of activations ---- */
 
 size_t nrd_row_bytes(nrd_dtype t, int64_t cols); /* also ACT_Q8; 0 if t cannot hold activations */
-void nrd_act_q8_quantize(const float *x, int64_t cols, void *row);
 void nrd_act_q8_dequantize(const void *row, int64_t cols, float *x);
 /* Row `i` of an activation tensor as floats, and back. F8 uses row_scale[i] (write: fills it). */
 void nrd_load_row(nrd_dtype t, const void *base, int64_t i, int64_t cols, const float *row_scale,

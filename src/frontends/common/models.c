@@ -218,8 +218,3 @@ nrd_error *nrd_models_get(nrd_models *m, const char *name, int64_t version,
     }
     return NULL;
 }
-
-bool nrd_models_is_load(const nrd_models *m, const char *name, int64_t version, uint64_t load)
-{
-    return load && load_number(m, name, version) == load;
-}

@@ -55,7 +55,4 @@ void nrd_model_info_unref(const nrd_model_info *info); /* NULL is fine */
 /* NULL: no such input. */
 const nrd_model_input *nrd_model_info_input(const nrd_model_info *info, const char *name);
 
-/* Whether the model is still the one of that load (false for load 0). */
-bool nrd_models_is_load(const nrd_models *m, const char *name, int64_t version, uint64_t load);
-
 #endif

@@ -161,7 +161,6 @@ nrd_error *nrd_grpc_parse_version(const char *text, int64_t *out) NRD_MUST_USE;
 
 /* watch.c: grpc.health.v1. `look` tells the watchers of changes, called now and then; once the service is ending it
  * ends their calls, behind what they have to be told. */
-bool nrd_grpc_health_knows(const char *service);
 void nrd_grpc_health_watch(nrd_grpc_call *call);
 void nrd_grpc_health_look(nrd_grpc_service *s);
 

@@ -27,7 +27,7 @@ typedef struct nrd_grpc_watch {
     nrd_grpc_tag on_written;
 } watch;
 
-bool nrd_grpc_health_knows(const char *service)
+static bool knows(const char *service)
 {
     return !service[0] || strcmp(service, "inference.GRPCInferenceService") == 0;
 }
@@ -139,7 +139,7 @@ void nrd_grpc_health_watch(nrd_grpc_call *call)
         return;
     }
     w->call = call;
-    w->known = nrd_grpc_health_knows(((const Grpc__Health__V1__HealthCheckRequest *)in)->service);
+    w->known = knows(((const Grpc__Health__V1__HealthCheckRequest *)in)->service);
     w->told = -1;
     w->on_written.run = run_written;
     w->next = s->watches;

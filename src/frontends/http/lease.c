@@ -87,14 +87,14 @@ void nrd_http_lease(nrd_switcher *s, nrd_http_request *req, nrd_switch_model *m,
     }
 }
 
-bool nrd_http_has_lease(const nrd_http_request *req)
+static bool has_lease(const nrd_http_request *req)
 {
     return req->on_free == give_back;
 }
 
 uint64_t nrd_http_lease_waited_ns(const nrd_http_request *req)
 {
-    return nrd_http_has_lease(req) ? ((const lease *)req->free_arg)->waited_ns : 0;
+    return has_lease(req) ? ((const lease *)req->free_arg)->waited_ns : 0;
 }
 
 /* ---- paths with {m} ---- */
@@ -125,7 +125,7 @@ bool nrd_http_waits_for_model(nrd_http_api *api, nrd_http_request *req, const nr
                               nrd_http_handler *handler)
 {
     nrd_switcher *s = api->front->switcher;
-    nrd_switch_model *m = s && route->model && !nrd_http_has_lease(req) ? nrd_switcher_find(s, route->model) : NULL;
+    nrd_switch_model *m = s && route->model && !has_lease(req) ? nrd_switcher_find(s, route->model) : NULL;
     if (!m) {
         return false;
     }

@@ -17,7 +17,6 @@ typedef void nrd_http_leased(void *user, nrd_http_request *req, nrd_error *err);
 /* At once where the model is loaded, else later. keep_ns: as nrd_switcher_release. */
 void nrd_http_lease(nrd_switcher *s, nrd_http_request *req, nrd_switch_model *m, uint64_t keep_ns,
                     nrd_http_leased *then, void *user);
-bool nrd_http_has_lease(const nrd_http_request *req);
 uint64_t nrd_http_lease_waited_ns(const nrd_http_request *req); /* 0 without a lease */
 
 /* For handlers of a path with {m}: false: go on. True: the model is waited for; handler is called again then,

@@ -247,7 +247,7 @@ static nrd_template_val call_macro(nrd_template_run *r, const nrd_template_macro
     return text;
 }
 
-nrd_template_val nrd_template_call(nrd_template_run *r, nrd_template_val f,
+static nrd_template_val call(nrd_template_run *r, nrd_template_val f,
                                    const nrd_template_args *a)
 {
     switch ((nrd_template_val_type)f.type) {
@@ -384,7 +384,7 @@ static nrd_template_val eval_call(nrd_template_run *r, const nrd_template_node *
     nrd_template_args a = {0};
     eval_args(r, n->list, &a);
     r->line = n->line;
-    return nrd_template_call(r, f, &a);
+    return call(r, f, &a);
 }
 
 static nrd_template_val eval_concat(nrd_template_run *r, const nrd_template_node *n)
@@ -667,7 +667,7 @@ static void exec_call_block(nrd_template_run *r, const nrd_template_node *n)
     grown[a.n_kw++] = (nrd_template_kwarg){r->t->n_caller, {.type = V_MACRO, .macro = m}};
     a.kw = grown;
     r->line = n->line;
-    nrd_template_put(r, r->out, nrd_template_call(r, f, &a));
+    nrd_template_put(r, r->out, call(r, f, &a));
 }
 
 static flow exec_one(nrd_template_run *r, const nrd_template_node *n)

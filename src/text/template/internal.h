@@ -293,7 +293,6 @@ nrd_template_val nrd_template_to_str(nrd_template_run *r, nrd_template_val v);
 bool nrd_template_is_number(nrd_template_val v); /* bool counts, as in Python */
 double nrd_template_as_double(nrd_template_val v);
 int64_t nrd_template_as_int(nrd_template_val v); /* of a bool or an int */
-void nrd_template_put_float(nrd_template_run *r, nrd_template_text *out, double f);
 void nrd_template_json(nrd_template_run *r, nrd_template_text *out, nrd_template_val v, bool ascii,
                        const char *indent, const char *item_sep, const char *key_sep,
                        bool sort_keys, int level);
@@ -335,8 +334,6 @@ const nrd_template_method_row *nrd_template_find_method(nrd_template_val self, c
 nrd_template_val nrd_template_call_row(nrd_template_run *r, const nrd_template_method_row *row,
                                        nrd_template_val self, const nrd_template_args *a,
                                        const char *what);
-nrd_template_val nrd_template_call(nrd_template_run *r, nrd_template_val f,
-                                   const nrd_template_args *a);
 enum { FUNC_RANGE, FUNC_DICT, FUNC_NAMESPACE, FUNC_RAISE, FUNC_STRFTIME }; /* the flag of a V_FUNC */
 nrd_template_val nrd_template_call_builtin(nrd_template_run *r, nrd_template_val f,
                                            const nrd_template_args *a);

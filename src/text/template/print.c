@@ -53,7 +53,7 @@ void nrd_template_text_put_cp(nrd_template_run *r, nrd_template_text *b, uint32_
 /* ---- str() and repr() ---- */
 
 /* Python's repr: the fewest digits that read back equal, an exponent from 1e16 on and below 1e-4. */
-void nrd_template_put_float(nrd_template_run *r, nrd_template_text *out, double f)
+static void put_float(nrd_template_run *r, nrd_template_text *out, double f)
 {
     char text[40], digits[24];
     double back;
@@ -197,7 +197,7 @@ static void repr_at(nrd_template_run *r, nrd_template_text *out, nrd_template_va
         nrd_template_text_puts(r, out, text);
         break;
     case V_FLOAT:
-        nrd_template_put_float(r, out, v.f);
+        put_float(r, out, v.f);
         break;
     case V_STR:
         if (v.flag) {
