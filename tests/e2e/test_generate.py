@@ -3,6 +3,7 @@
 import concurrent.futures
 import http.client
 import json
+import re
 import socket
 
 import pytest
@@ -58,6 +59,30 @@ def test_same_seed_gives_same_text_and_another_seed_another(server, seed):
     one = [server.generate(body(**{seed: 7}, **sampled))[1]["text_output"] for _ in range(2)]
     other = server.generate(body(**{seed: 8}, **sampled))[1]["text_output"]
     assert one[0] == one[1] != other
+
+
+@pytest.mark.parametrize("path", ["generate", "generate_stream"])
+def test_the_load_of_the_cache_is_told_to_who_asks(server, path):
+    """ORCA's header, for gateways; the numbers are those of the metrics."""
+    def header(form):
+        conn = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)
+        conn.request("POST", f"/v2/models/ensemble/{path}", json.dumps(body(max_tokens=4, stream=path != "generate")),
+                     {"endpoint-load-metrics-format": form} if form else {})
+        answer = conn.getresponse()
+        assert answer.status == 200 and answer.read()
+        conn.close()
+        return answer.headers["endpoint-load-metrics"]
+
+    kind, _, text = header("json").partition(" ")
+    named = json.loads(text)["named_metrics"]
+    line = re.compile(r'nv_trt_llm_kv_cache_block_metrics\{kv_cache_block_type="(\w+)"[^}]*\} (\S+)')
+    blocks = {k: float(v) for k, v in line.findall(server.metrics_text())}
+    assert kind == "JSON" and named["max_token_capacity"] == blocks["max"] * blocks["tokens_per"] > 0
+    used = named["kv_cache_utilization"] * blocks["max"]
+    assert 0 <= used <= blocks["max"] and abs(used - round(used)) < 1e-6
+    assert re.fullmatch(r"TEXT named_metrics\.kv_cache_utilization=[\d.e-]+, named_metrics\.max_token_capacity="
+                        + str(named["max_token_capacity"]), header("text"))
+    assert header(None) is None and header("xml") is None
 
 
 def test_a_result_does_not_depend_on_who_shares_the_batch(server):

@@ -9,6 +9,7 @@
 #include "frontends/http/call.h"
 #include "frontends/http/handlers.h"
 #include "frontends/http/lease.h"
+#include "frontends/http/load_report.h"
 #include "frontends/http/work.h"
 #include "frontends/common/tensor_json.h"
 
@@ -312,7 +313,10 @@ static void on_stream_response(nrd_http_call *call, TRITONSERVER_InferenceRespon
         int status = response ? build(call, response) : 200;
         if (!call->started) { /* the first answer decides the status of the whole stream */
             call->started = true;
-            nrd_http_stream_begin(call->req, status, "text/event-stream; charset=utf-8", NULL);
+            nrd_str load = {0};
+            nrd_http_put_load(&load, call->api, call->req);
+            nrd_http_stream_begin(call->req, status, "text/event-stream; charset=utf-8", load.no_memory ? NULL : nrd_str_cstr(&load));
+            nrd_str_fini(&load);
         }
         if (response) {
             nrd_http_stream_put(call->req, &call->text);
@@ -341,7 +345,10 @@ static void send_one(void *arg, bool ran)
 {
     nrd_http_call *call = arg;
     if (ran) {
-        nrd_http_reply_str(call->req, call->status, "application/json", NULL, &call->text);
+        nrd_str load = {0};
+        nrd_http_put_load(&load, call->api, call->req);
+        nrd_http_reply_str(call->req, call->status, "application/json", load.no_memory ? NULL : nrd_str_cstr(&load), &call->text);
+        nrd_str_fini(&load);
     } else {
         nrd_http_fail(call->req, nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down"));
     }
