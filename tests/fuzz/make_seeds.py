@@ -95,9 +95,15 @@ def checkpoints():
         tensors, fields, _ = quantized.quantized(wide, name)
         yield name, [text({**few, "hidden_size": width, "num_key_value_heads": HEADS, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
-    for name in ("fp8-bytes", "awq-columns", "nvfp4", "sq", "w8a16", "sq-smoother", "sq-channel-tensor"):
-        tensors, fields = trtllm_checkpoint.checkpoint(ones, name, "plain")
-        yield "trtllm-" + name, [text({**few, "architecture": "LlamaForCausalLM", "dtype": "float16", "quantization": fields,
+    # numbers of which most are small, by which the order of codes is told
+    wide = {key: np.ones([64 if n in (HIDDEN, HIDDEN // HEADS) else n for n in x.shape]) for key, x in ones.items()}
+    wide = {key: ((np.arange(x.size) * 7919 % 1009 / 504 - 1) ** 3).reshape(x.shape).astype(np.float32) for key, x in wide.items()}
+    quantized.RECIPES["gptq-4-asym"]["group"] = 32
+    for name in ("fp8-bytes", "awq-columns", "nvfp4", "sq", "sq-smoother", "sq-channel-tensor", "w8a16", "gptq-zeros"):
+        is_wide = name in ("w8a16", "gptq-zeros")
+        tensors, fields = trtllm_checkpoint.checkpoint(wide if is_wide else ones, name, "plain")
+        sizes = {"hidden_size": 64, "num_key_value_heads": HEADS} if is_wide else {}
+        yield "trtllm-" + name, [text({**few, **sizes, "architecture": "LlamaForCausalLM", "dtype": "float16", "quantization": fields,
                                        "position_embedding_type": "rope_gpt_neox"}),
                                  written(hf_folder.write_safetensors, tensors, "float16")]
     for name in ("gemma3n", "gemma4"):
