@@ -295,6 +295,20 @@ static void settle_scheduler(nrd_exec *x)
     };
 }
 
+/* What rank 0 tells the others of a step must fit into a message, whatever requests come. Half of it is for what tokens of
+ * pictures see (vision.c). */
+static nrd_error *check_step_bytes(const nrd_exec *x)
+{
+    const size_t most = (size_t)NRD_RANKS_MESSAGE_BYTES / (x->vision ? 2 : 1);
+    const size_t need = nrd_runner_step_bytes(x->runner, &x->plans[0]);
+
+    return !x->ranks || need <= most
+               ? NULL
+               : nrd_errorf(NRD_ERR_INVALID_ARG, "a step may take %zu bytes from rank to rank, at most %zu: lower max_num_tokens (%d), "
+                            "max_batch_size (%d) or max_seq_len (%d)", need, most, x->lim.max_num_tokens, x->lim.max_batch_size,
+                            x->lim.max_seq_len);
+}
+
 nrd_error *nrd_exec_open_all(nrd_exec *x, const char *engine_dir)
 {
     nrd_error *err = NULL;
@@ -335,6 +349,7 @@ nrd_error *nrd_exec_open_all(nrd_exec *x, const char *engine_dir)
     for (int i = 0; i < x->n_plans; i++) {
         NRD_TRY(nrd_plan_init(&x->plans[i], &x->sched_lim, x->kv));
     }
+    NRD_TRY(check_step_bytes(x));
     NRD_TRY(nrd_exec_pool_new(&x->pool));
     x->iter_cap = x->cfg.iter_stats_max_iterations > 0 ? x->cfg.iter_stats_max_iterations : 0;
     NRD_NEW_GOTO(x->iter_ring, x->iter_cap, err, fail);

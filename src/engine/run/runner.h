@@ -30,10 +30,11 @@ typedef struct nrd_runner nrd_runner;
 
 /* Where rank 0 leaves its steps for the other ranks. */
 typedef struct nrd_step_sink {
-    /* Memory for a step, nrd_runner_step_bytes long; waits until the ranks have read what was there. */
+    /* Memory for a step of max_bytes; waits until the ranks have read what was there. */
     nrd_error *(*begin)(void *user, void **out);
     void (*end)(void *user, size_t bytes); /* the step is there */
     void *user;
+    size_t max_bytes;
 } nrd_step_sink;
 
 /* States of a step's tokens that are kept until the next step, for networks that guess from them. */
@@ -162,7 +163,7 @@ nrd_error *nrd_runner_table_new(nrd_runner *r, const void *rows, size_t bytes,
                                 const uint8_t **out) NRD_MUST_USE;
 void nrd_runner_table_free(nrd_runner *r, const uint8_t *table);
 
-/* At most so long is a step as bytes, of plans like this one. */
+/* At most so long is a step as bytes, of plans like this one, but for the mask of prompts whose pictures see both ways. */
 size_t nrd_runner_step_bytes(const nrd_runner *r, const nrd_plan *p);
 /* A rank above 0: computes its share of a step that rank 0's sink was given; returns when it is over. */
 nrd_error *nrd_runner_follow(nrd_runner *r, const void *step, size_t bytes) NRD_MUST_USE;

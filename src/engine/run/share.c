@@ -25,8 +25,8 @@ nrd_step_layout nrd_step_lay_out(size_t batch_bytes, size_t n_moves, size_t n_co
 size_t nrd_runner_step_bytes(const nrd_runner *r, const nrd_plan *p)
 {
     const size_t n_places = r->pictures ? (size_t)NRD_RUN_PLACES * (size_t)r->cfg.max_tokens : 0;
-    return nrd_step_lay_out(r->batch[0].cap_bytes, (size_t)p->cap_moves, (size_t)p->cap_copies,
-                   2 * (size_t)p->cap_entries, 0, n_places, (size_t)p->cap_entries)
+    return nrd_step_lay_out(r->batch[0].cap_bytes, (size_t)p->cap_moves, (size_t)p->cap_copies, 2 * (size_t)p->cap_entries, 0,
+                            n_places, (size_t)p->cap_entries)
         .end;
 }
 
@@ -62,7 +62,6 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
     if (!r->comm) {
         return NULL;
     }
-    NRD_TRY(sink->begin(sink->user, &mem));
     const nrd_batch_sizes sizes = {v->n_tokens, v->n_seqs, b->n_rows, v->block_table_stride,
                                    v->tree_mask && b->n_sight == 0 ? v->tree_mask_words : 0, b->token_slot != NULL, b->types != NULL, v->axes != NULL,
                                    b->cross_place ? b->cross.n_seqs : 0, b->cross_place ? b->cross.block_table_stride : 0};
@@ -70,6 +69,10 @@ nrd_error *nrd_run_share(nrd_runner *r, const nrd_plan *p, const nrd_batch *b, c
     const int32_t n_takes = nrd_run_list_takes(p, NULL);
     nrd_step_layout l = nrd_step_lay_out(bytes, (size_t)p->n_moves, (size_t)p->n_copies,
                             2 * (size_t)p->n_entries, b->n_sight, n_places, (size_t)n_takes);
+    if (l.end > sink->max_bytes) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "a step of %zu bytes for the other ranks, at most %zu", l.end, sink->max_bytes);
+    }
+    NRD_TRY(sink->begin(sink->user, &mem));
     uint8_t *out = mem;
     nrd_step_head h = {
         .pad = pad ? pad->shape : (nrd_graph_shape){0},

@@ -363,7 +363,7 @@ nrd_runner_rank nrd_ranks_runner(nrd_ranks *r)
         .size = r->size,
         .shared = nrd_segment_comm(r->segment),
         .far = nrd_segment_far(r->segment),
-        .sink = {.begin = begin_step, .end = end_step, .user = r},
+        .sink = {.begin = begin_step, .end = end_step, .user = r, .max_bytes = NRD_RANKS_MESSAGE_BYTES},
     };
 }
 
