@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for all tests: signals act as in a terminal, and a skip that tests/allowed_skips.txt does not name fails the
-run (NEREID_ANY_SKIP=1 lets all pass)."""
+"""What holds for all tests: signals act as in a terminal, a skip that tests/allowed_skips.txt does not name fails the
+run (NEREID_ANY_SKIP=1 lets all pass), and where folders of passed tests are not kept, a fixture's goes with the fixture."""
 import fnmatch
 import os
 import pathlib
+import shutil
 import signal
 
 import pytest
@@ -62,6 +63,44 @@ class Skips:
             terminalreporter.line(f"{len(self.found)} failed: skipped without leave")
 
 
+class Folders:
+    """pytest keeps what tmp_path_factory has made until the end of the run, which is most of a run's files: here a folder goes when
+    the fixture that asked for it ends and nothing has failed meanwhile."""
+
+    def __init__(self):
+        self.making = []  # of each fixture that is being set up the list of its folders
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef, request):
+        folders, failed = [], request.session.testsfailed
+
+        def remove():
+            if request.session.testsfailed == failed:
+                for folder in folders:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+        fixturedef.addfinalizer(remove)  # the last to run is what was added first: its server has ended by then
+        self.making.append(folders)
+        try:
+            return (yield)
+        finally:
+            self.making.pop()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session):
+        make = pytest.TempPathFactory.mktemp
+
+        def mktemp(factory, basename, numbered=True):
+            folder = make(factory, basename, numbered)
+            if self.making:
+                self.making[-1].append(folder)
+            return folder
+
+        pytest.TempPathFactory.mktemp = mktemp
+
+
 def pytest_configure(config):
+    if config.getini("tmp_path_retention_policy") != "all":
+        config.pluginmanager.register(Folders(), "nereid-folders")
     if not os.environ.get("NEREID_ANY_SKIP"):
         config.pluginmanager.register(Skips(), "nereid-skips")

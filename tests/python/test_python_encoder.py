@@ -2,13 +2,16 @@
 """nereid.executor with models that have an encoder: texts are those of transformers (tests/model/make_encdec_goldens.py,
 make_whisper_goldens.py); what is refused says why."""
 import json
+import os
+import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from conftest import BUILD, ROOT
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("NEREID_BIN", ROOT / "build/bin")).resolve().parent
 sys.path.insert(0, str(ROOT / "tests" / "tinymodel"))
 import encdec  # noqa: E402
 import whisper  # noqa: E402

@@ -5,10 +5,11 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 import time
 
 import pytest
-from llm_server import BIN, Server
+from llm_server import BIN, ROOT, Server
 
 DAY = 24 * 3600
 MB = 1000000
@@ -16,8 +17,10 @@ MB = 1000000
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    from conftest import make
-    return make(tmp_path_factory.mktemp("model") / "llama")
+    out = tmp_path_factory.mktemp("model") / "llama"
+    subprocess.run([sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", out], check=True,
+                   stdout=subprocess.DEVNULL)
+    return out
 
 
 @pytest.fixture
