@@ -166,6 +166,7 @@ void nrd_grpc_call_unref(nrd_grpc_call *call)
     if (atomic_fetch_sub_explicit(&call->refs, 1, memory_order_acq_rel) != 1) {
         return;
     }
+    nrd_grpc_service *s = call->service;
     if (call->free_state) {
         call->free_state(call);
     }
@@ -188,11 +189,13 @@ void nrd_grpc_call_unref(nrd_grpc_call *call)
         grpc_call_unref(call->rpc);
     }
     free(call);
+    atomic_fetch_sub(&s->n_calls, 1); /* the last: the service waits for it */
 }
 
 void nrd_grpc_start(nrd_grpc_call *call, const grpc_op *ops, size_t n, nrd_grpc_tag *tag)
 {
     nrd_grpc_call_ref(call);
+    atomic_fetch_add(&tag->n_started, 1);
     grpc_call_error rc = grpc_call_start_batch(call->rpc, ops, n, tag, NULL);
     NRD_ASSERT(rc == GRPC_CALL_OK, "each operation is started once and in order");
 }

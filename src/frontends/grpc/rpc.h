@@ -35,6 +35,8 @@ extern _Thread_local bool nrd_grpc_on_queue; /* this thread serves a completion 
 /* What a completion queue gives back; run is called once for each started operation. */
 typedef struct nrd_grpc_tag {
     void (*run)(struct nrd_grpc_tag *tag, bool ok);
+    atomic_uint n_started; /* orders who starts a batch before who takes its event, also for ThreadSanitizer, which sees no
+                              order in a libgrpc that was not built with it */
 } nrd_grpc_tag;
 
 #define NRD_GRPC_OF(tag, type, member)                                                             \
@@ -93,6 +95,7 @@ struct nrd_grpc_service {
     atomic_size_t n_watches;        /* of them */
     uint64_t looked_ns;
     atomic_size_t busy;
+    atomic_size_t n_calls; /* that are not freed: slots too */
     nrd_grpc_tag on_stopped;
 };
 

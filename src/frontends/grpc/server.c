@@ -21,6 +21,7 @@
 
 #define MAX_BACKGROUND 16 /* model loads and unloads at the same time */
 #define END_WATCHES_MS 500 /* their thread looks every 100; a client that does not read holds up the end no longer */
+#define END_CALLS_MS 5000  /* who keeps a call longer than all requests take keeps it for good */
 
 static const nrd_grpc_method other_method = {"", "", NRD_GRPC_OTHER, NULL, NULL};
 
@@ -56,8 +57,8 @@ static void *background_main(void *arg)
 {
     nrd_grpc_call *call = arg;
     answer(call);
-    atomic_fetch_sub(&n_background, 1);
     nrd_grpc_call_unref(call);
+    atomic_fetch_sub(&n_background, 1); /* the last that it does: the service waits for it */
     return NULL;
 }
 
@@ -75,10 +76,10 @@ static void answer_in_background(nrd_grpc_call *call)
         pthread_attr_destroy(&attr);
     }
     if (!ok) {
-        atomic_fetch_sub(&n_background, 1);
         nrd_grpc_fail(call,
                       nrd_errorf(NRD_ERR_UNAVAILABLE, "too many model loads at the same time"));
         nrd_grpc_call_unref(call);
+        atomic_fetch_sub(&n_background, 1);
     }
 }
 
@@ -194,6 +195,7 @@ static void request_slot(nrd_grpc_queue *q, size_t method_id)
         q->owes = true;
         return;
     }
+    atomic_fetch_add(&s->n_calls, 1);
     call->service = s;
     call->queue = q;
     call->method_id = method_id;
@@ -249,6 +251,7 @@ static bool take_event(nrd_grpc_queue *q)
     grpc_event e = grpc_completion_queue_next(q->cq, until, NULL);
     if (e.type == GRPC_OP_COMPLETE) {
         nrd_grpc_tag *tag = e.tag;
+        (void)atomic_load(&tag->n_started);
         tag->run(tag, e.success != 0);
     }
     if (looks) {
@@ -502,10 +505,13 @@ static void end_watches(nrd_grpc_service *s)
     }
 }
 
-/* Ends what is still open (streams without requests), and waits until gRPC has let go of it. */
+/* Ends what is still open (streams without requests), and waits until gRPC has let go of it, and until its last events are taken:
+ * one of them may begin an operation (the status of a cancelled stream), which a queue that was shut down does not take. */
 static void stop_calls(nrd_grpc_service *s)
 {
     const struct timespec pause = {0, 1000 * 1000};
+    bool all_run = true;
+
     nrd_grpc_service_drain(s);
     end_watches(s);
     grpc_server_cancel_all_calls(s->grpc);
@@ -516,6 +522,12 @@ static void stop_calls(nrd_grpc_service *s)
             take_event(&s->queues[0]);
         }
     }
+    for (size_t i = 0; i < s->n_queues; i++) {
+        all_run = all_run && s->queues[i].started;
+    }
+    for (int i = 0; all_run && i < END_CALLS_MS && atomic_load(&s->n_calls) > 0; i++) {
+        nanosleep(&pause, NULL);
+    }
 }
 
 void nrd_grpc_service_free(nrd_grpc_service *s)
@@ -525,6 +537,9 @@ void nrd_grpc_service_free(nrd_grpc_service *s)
     }
     if (s->running) {
         stop_calls(s);
+    }
+    while (atomic_load(&n_background) > 0) { /* they have answered, and let go of their calls */
+        nanosleep(&(struct timespec){0, 1000 * 1000}, NULL);
     }
     for (size_t i = 0; i < s->n_queues; i++) {
         grpc_completion_queue_shutdown(s->queues[i].cq);
