@@ -38,38 +38,6 @@ static bool has_ranks(const nrd_lora_cache *c)
     return c->cfg.spec->tp_size * c->cfg.spec->pp_size > 1;
 }
 
-static size_t bytes_of(const nrd_lora *whole, const nrd_lora *part)
-{
-    return whole->bytes + (part != whole ? part->bytes : 0);
-}
-
-static void free_both(nrd_lora *whole, nrd_lora *part)
-{
-    if (part != whole) {
-        nrd_lora_free(part);
-    }
-    nrd_lora_free(whole);
-}
-
-static void adapter_free(nrd_adapter *a)
-{
-    free_both(a->lora, a->part);
-    free(a->pages);
-    free(a);
-}
-
-/* Megabytes go back to the system: nobody waits for the lock meanwhile. */
-void nrd_lora_cache_unlock(nrd_lora_cache *c)
-{
-    nrd_adapter *gone = c->unused;
-    c->unused = NULL;
-    pthread_mutex_unlock(&c->mu);
-    for (nrd_adapter *next; gone; gone = next) {
-        next = gone->next_load;
-        adapter_free(gone);
-    }
-}
-
 void nrd_lora_cache_free(nrd_lora_cache *c)
 {
     if (!c) {
@@ -80,7 +48,7 @@ void nrd_lora_cache_free(nrd_lora_cache *c)
     nrd_lora_cache_unlock(c);
     for (size_t i = 0; i < c->n; i++) {
         NRD_ASSERT(c->all[i]->pins == 0, "requests end before their adapters");
-        adapter_free(c->all[i]);
+        nrd_adapter_free(c->all[i]);
     }
     free(c->all);
     pthread_cond_destroy(&c->cv);
@@ -111,16 +79,6 @@ static size_t find(const nrd_lora_cache *c, uint64_t id)
     return i;
 }
 
-static void set_aside(nrd_lora_cache *c, nrd_adapter *a)
-{
-    if (a->slot != NRD_LORA_NO_SLOT) {
-        nrd_lora_device_evict_locked(c, a);
-    }
-    c->host_bytes -= bytes_of(a->lora, a->part);
-    a->next_load = c->unused;
-    c->unused = a;
-}
-
 /* Out of the table; unused when nobody needs it any more. */
 static void forget(nrd_lora_cache *c, size_t i)
 {
@@ -128,7 +86,7 @@ static void forget(nrd_lora_cache *c, size_t i)
     c->all[i] = c->all[--c->n];
     a->is_gone = true;
     if (a->pins == 0) {
-        set_aside(c, a);
+        nrd_adapter_set_aside(c, a);
     }
 }
 
@@ -147,14 +105,6 @@ static void pin(nrd_lora_cache *c, nrd_adapter *a)
     a->pins++;
     c->n_pinned++;
     a->used = ++c->now;
-}
-
-void nrd_lora_cache_unpin_locked(nrd_lora_cache *c, nrd_adapter *a)
-{
-    c->n_pinned--;
-    if (--a->pins == 0 && a->is_gone) {
-        set_aside(c, a);
-    }
 }
 
 /* Lets adapters go, the one unused for longest first, until `bytes` more fit. */
@@ -183,7 +133,7 @@ static nrd_error *append(nrd_lora_cache *c, uint64_t id, nrd_lora *l, nrd_lora *
     nrd_error *err = NULL;
     nrd_adapter *a = NULL;
 
-    NRD_TRY(make_room(c, bytes_of(l, part)));
+    NRD_TRY(make_room(c, nrd_adapter_bytes(l, part)));
     if (c->n == c->cap) {
         size_t cap = c->cap ? c->cap * 2 : 64;
         nrd_adapter **all = realloc(c->all, cap * sizeof *all);
@@ -198,7 +148,7 @@ static nrd_error *append(nrd_lora_cache *c, uint64_t id, nrd_lora *l, nrd_lora *
     a->lora = l;
     a->part = part;
     a->slot = NRD_LORA_NO_SLOT;
-    c->host_bytes += bytes_of(l, part);
+    c->host_bytes += nrd_adapter_bytes(l, part);
     c->all[c->n++] = a;
     *out = a;
 fail:
@@ -209,9 +159,9 @@ fail:
 
 static nrd_error *check_size(const nrd_lora_cache *c, const nrd_lora *l, const nrd_lora *part)
 {
-    if (bytes_of(l, part) > c->cfg.host_bytes) {
+    if (nrd_adapter_bytes(l, part) > c->cfg.host_bytes) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "the LoRA adapter has %zu bytes, more than lora_cache_host_memory_bytes "
-                          "(%llu)", bytes_of(l, part), (unsigned long long)c->cfg.host_bytes);
+                          "(%llu)", nrd_adapter_bytes(l, part), (unsigned long long)c->cfg.host_bytes);
     }
     int32_t pages = nrd_lora_device_pages_of(c, part);
     if (!c->shared && pages > c->n_pages) {
@@ -231,7 +181,7 @@ nrd_error *nrd_lora_cache_put(nrd_lora_cache *c, uint64_t id, nrd_lora *l, nrd_a
     err = err || !has_ranks(c) ? err : nrd_lora_cut(&part, l, c->cfg.spec, 0);
     err = err ? err : check_size(c, l, part);
     if (err) {
-        free_both(l, part);
+        nrd_lora_free_both(l, part);
         return err;
     }
     pthread_mutex_lock(&c->mu);
@@ -251,7 +201,7 @@ nrd_error *nrd_lora_cache_put(nrd_lora_cache *c, uint64_t id, nrd_lora *l, nrd_a
         pin(c, a);
     }
     nrd_lora_cache_unlock(c);
-    free_both(l, part);
+    nrd_lora_free_both(l, part);
     *out = a;
     return err;
 }

@@ -274,29 +274,6 @@ void nrd_lora_device_free(nrd_lora_cache *c)
 
 /* ---- who is there; with mu held ---- */
 
-static void put_in_slot(nrd_lora_cache *c, int32_t slot, nrd_adapter *a)
-{
-    c->slots[slot] = a;
-    c->n_changed += !c->changed[slot];
-    c->changed[slot] = true;
-}
-
-void nrd_lora_device_evict_locked(nrd_lora_cache *c, nrd_adapter *a)
-{
-    NRD_ASSERT(a->holds == 0 && a->state != ADAPTER_LOADING, "held adapters stay");
-    if (c->n_slots > 0) { /* else the memory is gone already */
-        put_in_slot(c, a->slot, NULL);
-        for (int32_t i = 0; i < a->n_pages; i++) {
-            c->free_pages[c->n_free++] = a->pages[i];
-        }
-    }
-    free(a->pages);
-    a->pages = NULL;
-    a->n_pages = 0;
-    a->slot = NRD_LORA_NO_SLOT;
-    a->state = ADAPTER_AWAY;
-}
-
 /* A free slot and n free pages; false: the rest is held. */
 static bool make_room(nrd_lora_cache *c, int32_t n, int32_t *out_slot)
 {
@@ -319,7 +296,7 @@ static bool make_room(nrd_lora_cache *c, int32_t n, int32_t *out_slot)
             return false;
         }
         c->n_evicted_device++;
-        nrd_lora_device_evict_locked(c, oldest);
+        nrd_lora_evict_locked(c, oldest);
     }
 }
 
@@ -342,7 +319,7 @@ static bool start(nrd_lora_cache *c, nrd_adapter *a)
     a->pages = pages;
     a->n_pages = n;
     a->slot = slot;
-    put_in_slot(c, slot, a);
+    nrd_lora_put_in_slot(c, slot, a);
     for (int32_t i = 0; i < n; i++) {
         pages[i] = c->free_pages[--c->n_free];
     }
@@ -375,7 +352,7 @@ nrd_lora_hold nrd_lora_cache_hold(nrd_lora_cache *c, nrd_adapter *a, bool only_t
     nrd_lora_hold h = NRD_LORA_NO_ROOM;
     pthread_mutex_lock(&c->mu);
     if (a->state == ADAPTER_FAILED && a->holds == 0) { /* try again */
-        nrd_lora_device_evict_locked(c, a);
+        nrd_lora_evict_locked(c, a);
     }
     if (a->state != ADAPTER_AWAY || (!only_there && start(c, a))) {
         a->holds++;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/lora_internal.h - the caches of adapters from the inside.
  *
- *   lora.c         ids, pins, what leaves host memory
- *   lora_device.c  slots and pages, what leaves the device, the thread that brings adapters there
+ *   lora_use.c     pins, and what leaves the device and host memory when nobody needs it
+ *   lora_device.c  slots and pages, the thread that brings adapters there
+ *   lora.c         ids, what leaves host memory for others
  *
  * One lock guards everything that changes but the content of pages and of the table, which belongs to the
  * loading thread while an adapter is LOADING, and to nobody else afterwards. It is not held during copies. */
@@ -77,12 +78,21 @@ static inline nrd_lora_pair nrd_lora_pair_at(const nrd_lora_row *r, const uint8_
                            .gain = nrd_lora_gain(r, b)};
 }
 
-/* lora.c; with mu held */
-void nrd_lora_cache_unlock(nrd_lora_cache *c); /* frees what is unused, without the lock */
+/* ---- lora_use.c ---- */
+
+size_t nrd_adapter_bytes(const nrd_lora *whole, const nrd_lora *part); /* of host memory */
+void nrd_lora_free_both(nrd_lora *whole, nrd_lora *part);
+void nrd_adapter_free(nrd_adapter *a);
+/* The others with mu held. a NULL: nobody is there. */
+void nrd_lora_put_in_slot(nrd_lora_cache *c, int32_t slot, nrd_adapter *a);
+void nrd_lora_evict_locked(nrd_lora_cache *c, nrd_adapter *a); /* nobody holds it */
+void nrd_adapter_set_aside(nrd_lora_cache *c, nrd_adapter *a); /* it is not found and not pinned: who unlocks frees it */
 void nrd_lora_cache_unpin_locked(nrd_lora_cache *c, nrd_adapter *a);
-/* lora_device.c */
+void nrd_lora_cache_unlock(nrd_lora_cache *c); /* frees what is unused, without the lock */
+
+/* ---- lora_device.c ---- */
+
 void nrd_lora_device_free(nrd_lora_cache *c);
-void nrd_lora_device_evict_locked(nrd_lora_cache *c, nrd_adapter *a); /* nobody holds it */
 int32_t nrd_lora_device_pages_of(const nrd_lora_cache *c, const nrd_lora *l);
 
 #endif

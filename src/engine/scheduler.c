@@ -115,12 +115,6 @@ void nrd_plan_fini(nrd_plan *p)
 
 /* ---- lists ---- */
 
-bool nrd_sched_goes_before(const nrd_seq *a, const nrd_seq *b)
-{
-    return a->req.priority > b->req.priority ||
-           (a->req.priority == b->req.priority && a->sched.arrival < b->sched.arrival);
-}
-
 void nrd_sched_run_insert(nrd_sched *s, nrd_seq *q)
 {
     nrd_seq *after = s->run_tail;

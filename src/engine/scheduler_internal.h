@@ -69,7 +69,11 @@ void nrd_sched_pause(nrd_sched *s, nrd_plan *p, nrd_seq *q);
 void nrd_sched_end_seq(nrd_sched *s, nrd_seq *q);
 
 /* Among those who wait for one flow, and those who run. */
-bool nrd_sched_goes_before(const nrd_seq *a, const nrd_seq *b);
+static inline bool nrd_sched_goes_before(const nrd_seq *a, const nrd_seq *b)
+{
+    return a->req.priority > b->req.priority ||
+           (a->req.priority == b->req.priority && a->sched.arrival < b->sched.arrival);
+}
 
 /* scheduler_flows.c */
 void nrd_sched_flow_join(nrd_sched *s, nrd_seq *q);        /* it is added */

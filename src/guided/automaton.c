@@ -423,6 +423,15 @@ done:
     return NULL;
 }
 
+void nrd_guided_drop_masks(nrd_guide *g)
+{
+    for (uint32_t i = 0; i < g->n_states; i++) {
+        free(g->states[i].mask);
+        g->states[i].mask = NULL;
+    }
+    g->mask_bytes = 0;
+}
+
 nrd_guide *nrd_guide_ref(nrd_guide *g)
 {
     atomic_fetch_add(&g->refs, 1);

@@ -156,15 +156,6 @@ static void fill_mask(nrd_guide *g, uint32_t from, uint32_t *mask)
     walk_tree(g, n >= 0 ? &v->rest : &v->all, from, mask);
 }
 
-void nrd_guided_drop_masks(nrd_guide *g)
-{
-    for (uint32_t i = 0; i < g->n_states; i++) {
-        free(g->states[i].mask);
-        g->states[i].mask = NULL;
-    }
-    g->mask_bytes = 0;
-}
-
 bool nrd_guide_has_mask(const nrd_guide_state *s)
 {
     return s->g->states[s->at].mask != NULL;

@@ -15,21 +15,6 @@ static const char here = 0;
 static nrd_plugin plugin = NRD_PLUGIN(.file = "nereid_image.so", .symbol = NRD_IMAGE_SYMBOL, .need = "JPEG, PNG and WebP need",
                                       .built_with = "libjpeg-dev, libpng-dev and libwebp-dev", .beside = &here);
 
-nrd_image_format nrd_image_format_of(const void *bytes, size_t n)
-{
-    const uint8_t *b = bytes;
-    if (n >= 3 && b[0] == 'P' && b[1] == '6' && isspace(b[2])) {
-        return NRD_IMAGE_PPM;
-    }
-    if (n >= 3 && !memcmp(b, "\xff\xd8\xff", 3)) {
-        return NRD_IMAGE_JPEG;
-    }
-    if (n >= 8 && !memcmp(b, "\x89PNG\r\n\x1a\n", 8)) {
-        return NRD_IMAGE_PNG;
-    }
-    return n >= 12 && !memcmp(b, "RIFF", 4) && !memcmp(b + 8, "WEBP", 4) ? NRD_IMAGE_WEBP : NRD_IMAGE_UNKNOWN;
-}
-
 /* ---- PPM, the plain form of eight bits (P6) ---- */
 
 /* A number of the head, behind blanks and comments; -1: none, or over a million. */
