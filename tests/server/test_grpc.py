@@ -623,6 +623,15 @@ def classify(stub, model, values, count, kind="int64_param", **more):
     return stub.ModelInfer(request)
 
 
+def test_an_output_is_asked_for_once(stub):
+    request = pb.ModelInferRequest(model_name="ident")
+    request.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+    request.raw_input_contents.append(bytes(4))
+    request.outputs.extend([pb.ModelInferRequest.InferRequestedOutputTensor(name="OUTPUT0")] * 2)
+    with pytest.raises(grpc.RpcError, match="output 'OUTPUT0' already exists in request"):
+        stub.ModelInfer(request)
+
+
 def test_classification_gives_the_best_with_their_places(stub):
     """limits: CLASSES"""
     values = np.array([0.5, 3.0, -1.0, 2.0])

@@ -247,6 +247,9 @@ def test_official_client_agrees(server):
     (json.dumps(infer_body(["a"], "BYTES")).encode(), 400, "INPUT0"),
     (json.dumps(infer_body([1.5])).encode(), 500, "Unable to parse 'data'"),
     (b"{\"inputs\":[]}", 400, "ident"),
+    (json.dumps({**infer_body([1]), "outputs": [{"name": "OUTPUT0"}] * 2}).encode(), 400, "output 'OUTPUT0' already exists in request"),
+    (json.dumps({"inputs": [{**infer_body([1])["inputs"][0], "shape": [2 ** 62, 4]}]}).encode(), 400,
+     "causes total element count to exceed maximum size of 9223372036854775807"),
     (b"\xff\xfe", 500, "failed to parse the request JSON buffer: "),
     (b"[" * 100_000, 500, "failed to parse the request JSON buffer: "),
 ])

@@ -152,7 +152,7 @@ nrd_error *nrd_infer_add_copy(nrd_infer *i, const char *name, TRITONSERVER_DataT
                               const int64_t *shape, size_t n_dims, const void *data,
                               size_t n) NRD_MUST_USE;
 
-/* Asks for an output. The first mention of a name decides; later ones change nothing. */
+/* Asks for an output. INVALID_ARG: it is asked for already. */
 nrd_error *nrd_infer_add_output(nrd_infer *i, const char *name, uint64_t n_classes,
                                 const nrd_infer_range *range, int form) NRD_MUST_USE;
 /* NULL: nothing was said about this output. */

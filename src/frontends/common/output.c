@@ -19,11 +19,11 @@ nrd_infer_output *nrd_infer_find_output(const nrd_infer *i, const char *name)
 nrd_error *nrd_infer_add_output(nrd_infer *i, const char *name, uint64_t n_classes,
                                 const nrd_infer_range *range, int form)
 {
+    if (nrd_infer_find_output(i, name)) { /* in which of two forms? Newer Triton refuses it in these words */
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "output '%s' already exists in request", name);
+    }
     NRD_TRY(
         nrd_from_triton(TRITONSERVER_InferenceRequestAddRequestedOutput(i->request, name)));
-    if (nrd_infer_find_output(i, name)) {
-        return NULL;
-    }
     nrd_infer_output *o = nrd_arena_alloc(&i->arena, sizeof *o);
     const char *copy = nrd_arena_strndup(&i->arena, name, strlen(name));
     if (!o || !copy) {

@@ -281,7 +281,8 @@ static nrd_error *read_input(nrd_http_call *call, const nrd_json *inputs, size_t
         dims[i] = shape->child[i].i;
     }
     if (!nrd_tensor_count(dims, shape->n, &count)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "shape of input '%s' overflows", name);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "invalid shape for input '%s': it causes total element count to exceed maximum size of %lld", name,
+                          (long long)INT64_MAX);
     }
     NRD_TRY(nrd_infer_add_input(&call->infer, name, type, dims, shape->n));
     if (has_binary) {
