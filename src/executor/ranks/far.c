@@ -29,7 +29,7 @@ struct nrd_far {
     nrd_rank_hosts hosts;
     far_host at[NRD_HOSTS_MAX]; /* [0] is not used */
     int sock[NRD_HOSTS_MAX];    /* of each rank elsewhere, its host's thread's; -1: none */
-    nrd_mirror_door *door;
+    nrd_mirror_listener *listener;
     int wake[2]; /* pipe: its end ends the threads */
     pthread_mutex_t mu; /* of wake[1] */
 };
@@ -124,17 +124,17 @@ static nrd_error *call_hosts(nrd_far *f)
 
 static nrd_error *open_there(nrd_far *f, far_host *h, int32_t k, const nrd_wire_engine *engine)
 {
-    nrd_wire_door door;
+    nrd_wire_listener listener;
 
-    if (!nrd_tcp_send(h->fd, engine, sizeof *engine) || !nrd_tcp_receive(h->fd, &door, sizeof door)) {
+    if (!nrd_tcp_send(h->fd, engine, sizeof *engine) || !nrd_tcp_receive(h->fd, &listener, sizeof listener)) {
         return no_answer(h);
     }
-    door.text[sizeof door.text - 1] = '\0';
-    if (door.failed) {
-        return nrd_errorf(NRD_ERR_UNAVAILABLE, "host %s: %s", h->name, door.text);
+    listener.text[sizeof listener.text - 1] = '\0';
+    if (listener.failed) {
+        return nrd_errorf(NRD_ERR_UNAVAILABLE, "host %s: %s", h->name, listener.text);
     }
     nrd_tcp_peer(h->fd, f->hosts.address[k]);
-    f->hosts.port[k] = door.port;
+    f->hosts.port[k] = listener.port;
     return NULL;
 }
 
@@ -151,7 +151,7 @@ static nrd_error *open_all(nrd_far *f, nrd_segment *s, int32_t n_ahead, size_t c
     engine->n_ahead = n_ahead;
     engine->comm_bytes = comm_bytes;
     engine->config = *config;
-    NRD_TRY_GOTO(nrd_mirror_door_open(&f->door, &memory, f->hosts.token, &f->hosts.port[0]), err, done);
+    NRD_TRY_GOTO(nrd_mirror_listener_open(&f->listener, &memory, f->hosts.token, &f->hosts.port[0]), err, done);
     NRD_TRY_GOTO(call_hosts(f), err, done);
     for (int32_t k = 1; k < f->hosts.n; k++) {
         NRD_TRY_GOTO(open_there(f, &f->at[k], k, engine), err, done);
@@ -341,7 +341,7 @@ void nrd_far_free(nrd_far *f)
             close(f->sock[k]);
         }
     }
-    nrd_mirror_door_close(f->door);
+    nrd_mirror_listener_close(f->listener);
     if (f->wake[0] >= 0) {
         close(f->wake[0]);
     }

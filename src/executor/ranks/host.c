@@ -29,14 +29,14 @@ typedef struct engine {
     int32_t leader;
     int fd;
     nrd_segment *segment;
-    nrd_mirror_door *door;
+    nrd_mirror_listener *listener;
     int32_t size, n; /* ranks of the engine; those of this host */
     int32_t rank[NRD_RANKS_MAX];
     int sock[NRD_RANKS_MAX]; /* of each of the n; -1: it has ended */
     nrd_worker_life life[NRD_RANKS_MAX];
 } engine;
 
-/* The memory and the door; *fd: the memory's, the caller's. */
+/* The memory and the listener; *fd: the memory's, the caller's. */
 static nrd_error *make_memory(engine *e, const nrd_wire_engine *wish, uint16_t *port, int *fd)
 {
     *fd = -1;
@@ -45,7 +45,7 @@ static nrd_error *make_memory(engine *e, const nrd_wire_engine *wish, uint16_t *
     *fd = nrd_worker_move_up(*fd);
     const nrd_mirror_memory memory = nrd_segment_memory(e->segment);
     e->size = wish->size;
-    return nrd_mirror_door_open(&e->door, &memory, e->order.token, port);
+    return nrd_mirror_listener_open(&e->listener, &memory, e->order.token, port);
 }
 
 static nrd_error *start_rank(engine *e, int32_t rank, int segment_fd)
@@ -92,19 +92,19 @@ static void say_lost(engine *e, int32_t i, const char *how)
     }
 }
 
-/* Makes the memory and tells rank 0 of its door. false: rank 0 is gone, or hears why not. */
+/* Makes the memory and tells rank 0 of its listener. false: rank 0 is gone, or hears why not. */
 static bool open_memory(engine *e, int *memory_fd)
 {
     nrd_wire_engine *wish = calloc(1, sizeof *wish);
-    nrd_wire_door door = {0};
+    nrd_wire_listener listener = {0};
     bool is_well = wish && nrd_tcp_receive(e->fd, wish, sizeof *wish);
-    nrd_error *err = is_well ? make_memory(e, wish, &door.port, memory_fd) : NULL;
+    nrd_error *err = is_well ? make_memory(e, wish, &listener.port, memory_fd) : NULL;
 
     if (err) {
-        door.failed = 1;
-        snprintf(door.text, sizeof door.text, "%s", nrd_error_message(err));
+        listener.failed = 1;
+        snprintf(listener.text, sizeof listener.text, "%s", nrd_error_message(err));
     }
-    is_well = is_well && nrd_tcp_send(e->fd, &door, sizeof door) && !err;
+    is_well = is_well && nrd_tcp_send(e->fd, &listener, sizeof listener) && !err;
     nrd_error_free(err);
     free(wish);
     return is_well;
@@ -223,7 +223,7 @@ static void *run_engine(void *user)
     if (e->fd >= 0) {
         close(e->fd);
     }
-    nrd_mirror_door_close(e->door);
+    nrd_mirror_listener_close(e->listener);
     nrd_segment_free(e->segment);
     free(e);
     return NULL;

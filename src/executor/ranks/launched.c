@@ -180,7 +180,7 @@ static bool has_come(int32_t rank)
     return rank == world.rank || world.socks[rank] != 0 || nrd_others_host_of(rank) > 0;
 }
 
-/* Takes in one of this host that waits at the door. With mu held, as below. */
+/* Takes in one of this host that waits at the listener. With mu held, as below. */
 static nrd_error *take_local(void)
 {
     const struct timeval most = {.tv_sec = 5};
@@ -205,15 +205,15 @@ static nrd_error *take_local(void)
     return NULL;
 }
 
-/* Takes in who comes to the doors next. */
+/* Takes in who comes to the listeners next. */
 static nrd_error *admit_next(uint64_t until_ns, bool *in_time)
 {
-    struct pollfd doors[2] = {{.fd = world.listens, .events = POLLIN}, {.fd = nrd_others_door(), .events = POLLIN}};
+    struct pollfd listeners[2] = {{.fd = world.listens, .events = POLLIN}, {.fd = nrd_others_listener(), .events = POLLIN}};
 
     *in_time = nrd_now_ns() <= until_ns;
-    const bool some = *in_time && poll(doors, 2, LOOK_MS) > 0;
+    const bool some = *in_time && poll(listeners, 2, LOOK_MS) > 0;
     NRD_TRY(nrd_others_take());
-    return some && doors[0].revents ? take_local() : NULL;
+    return some && listeners[0].revents ? take_local() : NULL;
 }
 
 /* Until `rank` is there or the time is over. */
@@ -252,7 +252,7 @@ static void meet_all(void)
     pthread_mutex_unlock(&world.mu);
 }
 
-static void open_door(const nrd_place *p)
+static void open_listener(const nrd_place *p)
 {
     struct sockaddr_un name;
     socklen_t n = name_of(p, &name);
@@ -298,14 +298,14 @@ static _Noreturn void end_with(const nrd_place *p, nrd_error *err)
 
 static void meet_hosts(const nrd_place *p, nrd_card *card)
 {
-    int door;
-    nrd_error *err = nrd_meet(p, card, &door);
+    int listener;
+    nrd_error *err = nrd_meet(p, card, &listener);
 
     if (err) {
         end_with(p, err);
     }
     if (p->rank == 0) {
-        nrd_others_begin(door, card, p->size);
+        nrd_others_begin(listener, card, p->size);
     }
 }
 
@@ -315,7 +315,7 @@ static _Noreturn void speak_for_host(const nrd_place *p, const nrd_card *card)
     int32_t ranks[NRD_LAUNCHED_MAX] = {p->rank}, n = 1;
 
     become_rank_above_0();
-    open_door(p);
+    open_listener(p);
     watch_over_launcher();
     /* A launcher numbers the ranks of a host in turn or deals them out: who is here says so. */
     const uint64_t until = come_until();
@@ -352,7 +352,7 @@ static void enter(bool leads)
     if (p.rank > 0) {
         serve_rank_0(&p);
     }
-    open_door(&p);
+    open_listener(&p);
     (void)atexit(meet_all);
     watch_over_launcher();
 }
@@ -431,7 +431,7 @@ int32_t nrd_launched_here(int32_t n_ranks)
 
 bool nrd_launched_over_hosts(void)
 {
-    return nrd_others_door() >= 0;
+    return nrd_others_listener() >= 0;
 }
 
 nrd_error *nrd_launched_host(int32_t launched, int32_t *out)

@@ -94,7 +94,7 @@ static nrd_error *random_key(nrd_card *card)
 }
 
 /* Rank 0 before the others know of it. */
-static nrd_error *open_door(nrd_card *card, int *door)
+static nrd_error *open_listener(nrd_card *card, int *listener)
 {
     const char *again = nrd_env(AGAIN, NULL);
     char text[64];
@@ -104,7 +104,7 @@ static nrd_error *open_door(nrd_card *card, int *door)
         const char *key = strchr(again, ' ');
         snprintf(card->key, sizeof card->key, "%s", key ? key + 1 : "");
     }
-    NRD_TRY(nrd_tcp_listen(&card->port, door));
+    NRD_TRY(nrd_tcp_listen(&card->port, listener));
     if (!card->key[0]) {
         NRD_TRY(random_key(card));
     }
@@ -114,14 +114,14 @@ static nrd_error *open_door(nrd_card *card, int *door)
 }
 
 /* Through Open MPI: rank 0 gives its card, the others get it. */
-static nrd_error *by_mpi(const nrd_place *p, nrd_card *card, int *door)
+static nrd_error *by_mpi(const nrd_place *p, nrd_card *card, int *listener)
 {
     const bool knows = p->rank == 0 && nrd_env(AGAIN, NULL);
     int pair[2], status = 0;
     pid_t pid;
 
     if (p->rank == 0) {
-        NRD_TRY(open_door(card, door));
+        NRD_TRY(open_listener(card, listener));
         if (knows) {
             return NULL;
         }
@@ -165,15 +165,15 @@ static nrd_error *from_environment(const nrd_place *p, nrd_card *card)
                       "NEREID_RANKS_ADDRESS=HOST:PORT of rank 0 in the environment of all");
 }
 
-nrd_error *nrd_meet(const nrd_place *p, nrd_card *card, int *door)
+nrd_error *nrd_meet(const nrd_place *p, nrd_card *card, int *listener)
 {
     *card = (nrd_card){0};
-    *door = -1;
+    *listener = -1;
     if (p->by_mpi && !nrd_env("NEREID_RANKS_ADDRESS", NULL)) {
-        return by_mpi(p, card, door);
+        return by_mpi(p, card, listener);
     }
     NRD_TRY(from_environment(p, card));
-    return p->rank == 0 ? nrd_tcp_listen(&card->port, door) : NULL;
+    return p->rank == 0 ? nrd_tcp_listen(&card->port, listener) : NULL;
 }
 
 nrd_error *nrd_meet_connect(const nrd_card *card, int *out)

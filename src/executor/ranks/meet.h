@@ -23,8 +23,8 @@ typedef struct nrd_card {
     char address[NRD_CARD_ADDRESSES][NRD_TCP_ADDRESS];
 } nrd_card;
 
-/* Every process of a job over several hosts, once. Rank 0: *door becomes the socket that listens; the others: -1. */
-nrd_error *nrd_meet(const nrd_place *p, nrd_card *card, int *door) NRD_MUST_USE;
+/* Every process of a job over several hosts, once. Rank 0: *listener becomes the socket that listens; the others: -1. */
+nrd_error *nrd_meet(const nrd_place *p, nrd_card *card, int *listener) NRD_MUST_USE;
 /* Tries all addresses of the card. */
 nrd_error *nrd_meet_connect(const nrd_card *card, int *out) NRD_MUST_USE;
 

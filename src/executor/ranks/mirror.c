@@ -167,14 +167,14 @@ void nrd_mirror_hear(const nrd_mirror_memory *memory, int fd)
 }
 
 typedef struct guest {
-    nrd_mirror_door *door;
+    nrd_mirror_listener *listener;
     pthread_t thread;
     int fd;
     bool runs;         /* the thread is to be joined */
     atomic_bool ended; /* it has */
 } guest;
 
-struct nrd_mirror_door {
+struct nrd_mirror_listener {
     nrd_mirror_memory memory;
     uint8_t token[NRD_TOKEN_BYTES];
     int listens;
@@ -185,7 +185,7 @@ struct nrd_mirror_door {
 };
 
 /* In a time that does not depend on how much is right. */
-static bool knows_token(const nrd_mirror_door *d, const hello *h)
+static bool knows_token(const nrd_mirror_listener *d, const hello *h)
 {
     uint8_t differs = 0;
     for (size_t i = 0; i < sizeof d->token; i++) {
@@ -201,9 +201,9 @@ static void *hear_guest(void *user)
 
     pthread_setname_np(pthread_self(), "nrd-mirror");
     nrd_tcp_limit(g->fd, HELLO_MS);
-    if (nrd_tcp_receive(g->fd, &h, sizeof h) && knows_token(g->door, &h)) {
+    if (nrd_tcp_receive(g->fd, &h, sizeof h) && knows_token(g->listener, &h)) {
         nrd_tcp_limit(g->fd, 0);
-        nrd_mirror_hear(&g->door->memory, g->fd);
+        nrd_mirror_hear(&g->listener->memory, g->fd);
     }
     (void)shutdown(g->fd, SHUT_RDWR); /* or the other end would go on */
     atomic_store(&g->ended, true);
@@ -220,7 +220,7 @@ static void end_guest(guest *g)
     }
 }
 
-static void let_in(nrd_mirror_door *d, int fd)
+static void let_in(nrd_mirror_listener *d, int fd)
 {
     for (int i = 0; i < MAX_GUESTS; i++) {
         guest *g = &d->guests[i];
@@ -228,7 +228,7 @@ static void let_in(nrd_mirror_door *d, int fd)
             continue;
         }
         end_guest(g);
-        *g = (guest){.door = d, .fd = fd};
+        *g = (guest){.listener = d, .fd = fd};
         g->runs = pthread_create(&g->thread, NULL, hear_guest, g) == 0;
         if (!g->runs) {
             break;
@@ -238,11 +238,11 @@ static void let_in(nrd_mirror_door *d, int fd)
     close(fd);
 }
 
-static void *keep_door(void *user)
+static void *keep_listener(void *user)
 {
-    nrd_mirror_door *d = user;
+    nrd_mirror_listener *d = user;
 
-    pthread_setname_np(pthread_self(), "nrd-door");
+    pthread_setname_np(pthread_self(), "nrd-listener");
     while (!atomic_load(&d->ends)) {
         const int fd = nrd_tcp_accept(d->listens, -1);
         if (fd >= 0) {
@@ -254,11 +254,11 @@ static void *keep_door(void *user)
     return NULL;
 }
 
-nrd_error *nrd_mirror_door_open(nrd_mirror_door **out, const nrd_mirror_memory *memory, const uint8_t token[NRD_TOKEN_BYTES],
+nrd_error *nrd_mirror_listener_open(nrd_mirror_listener **out, const nrd_mirror_memory *memory, const uint8_t token[NRD_TOKEN_BYTES],
                                 uint16_t *port)
 {
     nrd_error *err = NULL;
-    nrd_mirror_door *d = NULL;
+    nrd_mirror_listener *d = NULL;
 
     *out = NULL;
     *port = 0;
@@ -266,7 +266,7 @@ nrd_error *nrd_mirror_door_open(nrd_mirror_door **out, const nrd_mirror_memory *
     d->memory = *memory;
     memcpy(d->token, token, sizeof d->token);
     NRD_TRY_GOTO(nrd_tcp_listen(port, &d->listens), err, fail);
-    d->runs = pthread_create(&d->thread, NULL, keep_door, d) == 0;
+    d->runs = pthread_create(&d->thread, NULL, keep_listener, d) == 0;
     if (!d->runs) {
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "no thread for ranks of other hosts");
         goto fail;
@@ -276,12 +276,12 @@ nrd_error *nrd_mirror_door_open(nrd_mirror_door **out, const nrd_mirror_memory *
 
 fail:
     if (d) {
-        nrd_mirror_door_close(d);
+        nrd_mirror_listener_close(d);
     }
     return err;
 }
 
-void nrd_mirror_door_close(nrd_mirror_door *d)
+void nrd_mirror_listener_close(nrd_mirror_listener *d)
 {
     if (!d) {
         return;

@@ -173,12 +173,12 @@ static nrd_error *listen_at(const char *text, int *out)
     return NULL;
 }
 
-static nrd_error *give_next(int door, int32_t rank, const int fds[2])
+static nrd_error *give_next(int listener, int32_t rank, const int fds[2])
 {
-    struct pollfd come = {.fd = door, .events = POLLIN};
+    struct pollfd come = {.fd = listener, .events = POLLIN};
 
     for (;;) {
-        const int sock = poll(&come, 1, COME_MS) > 0 ? accept4(door, NULL, NULL, SOCK_CLOEXEC) : -1;
+        const int sock = poll(&come, 1, COME_MS) > 0 ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
         if (sock < 0) {
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "a process that MPI_Comm_spawn started did not come within %d s; ranks must be "
                               "on this host", COME_MS / 1000);
@@ -197,7 +197,7 @@ static nrd_error *spawn(const mpi *m, int32_t n)
     char text[64], *program = NULL;
     char *argv[] = {(char[]){NRD_MPI_WORKER}, text, NULL};
     int32_t ranks[MAX_WORKERS];
-    int fds[MAX_WORKERS][2], door, code = 0;
+    int fds[MAX_WORKERS][2], listener, code = 0;
 
     for (int32_t i = 0; i < n; i++) {
         if (!nrd_rank_take(NRD_RANK_SOCKET_FD, &ranks[i], fds[i])) {
@@ -206,14 +206,14 @@ static nrd_error *spawn(const mpi *m, int32_t n)
     }
     snprintf(text, sizeof text, "%u-%d", (unsigned)getuid(), (int)getpid());
     NRD_TRY(nrd_worker_program(&program));
-    NRD_TRY(listen_at(text, &door));
+    NRD_TRY(listen_at(text, &listener));
     if (m->init(NULL, NULL) != 0 ||
         (code = m->comm_spawn(program, argv, n, m->no_info, 0, (mpi_comm)m->self, &between, NULL)) != 0) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "MPI_Comm_spawn of %d processes failed (%d)", n, code);
     }
     (void)m->comm_disconnect(&between);
     for (int32_t i = 0; i < n; i++) {
-        NRD_TRY(give_next(door, ranks[i], fds[i]));
+        NRD_TRY(give_next(listener, ranks[i], fds[i]));
         close(fds[i][0]);
         close(fds[i][1]); /* or the worker's end would not be seen */
     }

@@ -20,23 +20,23 @@ typedef struct other {
 
 static struct {
     pthread_mutex_t mu;
-    int door; /* 0: there is none */
+    int listener; /* 0: there is none */
     char key[NRD_CARD_KEY];
     int32_t size, n;
     other at[NRD_HOSTS_MAX]; /* [0]: this host, not used */
 } others = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
-void nrd_others_begin(int door, const nrd_card *card, int32_t size)
+void nrd_others_begin(int listener, const nrd_card *card, int32_t size)
 {
-    others.door = door;
+    others.listener = listener;
     others.size = size;
     others.n = 1;
     memcpy(others.key, card->key, sizeof others.key);
 }
 
-int nrd_others_door(void)
+int nrd_others_listener(void)
 {
-    return others.door > 0 ? others.door : -1;
+    return others.listener > 0 ? others.listener : -1;
 }
 
 /* Its old place, or a new one; NULL: there are too many. */
@@ -98,7 +98,7 @@ nrd_error *nrd_others_take(void)
     int fd;
 
     pthread_mutex_lock(&others.mu);
-    while (others.door > 0 && !err && (fd = nrd_tcp_accept(others.door, 0)) >= 0) {
+    while (others.listener > 0 && !err && (fd = nrd_tcp_accept(others.listener, 0)) >= 0) {
         greet(fd, &h, &err);
     }
     pthread_mutex_unlock(&others.mu);

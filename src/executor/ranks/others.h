@@ -9,10 +9,10 @@
 
 #include "executor/ranks/wire.h"
 
-/* Once, in rank 0 of a job over several hosts. Takes the door. */
-void nrd_others_begin(int door, const nrd_card *card, int32_t size);
-int nrd_others_door(void); /* -1: all ranks are on this host */
-/* Lets in who waits at the door. UNSUPPORTED: a host with another build, which was refused. */
+/* Once, in rank 0 of a job over several hosts. Takes the listener. */
+void nrd_others_begin(int listener, const nrd_card *card, int32_t size);
+int nrd_others_listener(void); /* -1: all ranks are on this host */
+/* Lets in who waits at the listener. UNSUPPORTED: a host with another build, which was refused. */
 nrd_error *nrd_others_take(void) NRD_MUST_USE;
 
 /* The number (from 1) of the host that this rank of the launcher's is on; 0: it has not come, or its connection is lost. */

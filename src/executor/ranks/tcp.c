@@ -128,10 +128,10 @@ nrd_error *nrd_tcp_connect(const char *host, uint16_t port, int ms, int *out)
     return NULL;
 }
 
-int nrd_tcp_accept(int door, int ms)
+int nrd_tcp_accept(int listener, int ms)
 {
-    struct pollfd come = {.fd = door, .events = POLLIN};
-    const int fd = poll(&come, 1, ms) > 0 ? accept4(door, NULL, NULL, SOCK_CLOEXEC) : -1;
+    struct pollfd come = {.fd = listener, .events = POLLIN};
+    const int fd = poll(&come, 1, ms) > 0 ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
 
     if (fd >= 0) {
         set_up(fd);

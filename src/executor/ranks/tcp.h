@@ -21,8 +21,8 @@ enum { NRD_TCP_ADDRESS = 256 }; /* bytes of a host's name or number, with the en
 nrd_error *nrd_tcp_listen(uint16_t *port, int *out) NRD_MUST_USE;
 /* host: a name or a number. Tries each of its addresses for `ms` at most. */
 nrd_error *nrd_tcp_connect(const char *host, uint16_t port, int ms, int *out) NRD_MUST_USE;
-/* Who waits at the door for `ms` at most; -1: nobody came. */
-int nrd_tcp_accept(int door, int ms);
+/* Who waits at the listener for `ms` at most; -1: nobody came. */
+int nrd_tcp_accept(int listener, int ms);
 
 /* All bytes or none that count: false where the peer is gone, or where a time limit (nrd_tcp_limit) is over. */
 bool nrd_tcp_send(int fd, const void *data, size_t bytes);

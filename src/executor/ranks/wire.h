@@ -2,8 +2,8 @@
  * executor/ranks/wire.h - what rank 0 and the first process of another host say to each other, over TCP.
  *
  * Purpose   Two kinds of connections, both made by the other host's process (host.c). One for the job: it says who is
- *           there, and gets orders. One for each engine, made on an order: rank 0 says what is to be opened, the other opens its door
- *           (mirror.h), hears where all doors are, starts the ranks of its host, and from then on both say that they live, the
+ *           there, and gets orders. One for each engine, made on an order: rank 0 says what is to be opened, the other opens its listener
+ *           (mirror.h), hears where all listeners are, starts the ranks of its host, and from then on both say that they live, the
  *           other one what its ranks say.
  * Trust     Plain values of one build, which the greeting proves. Whoever knows the key may still send anything: each structure goes
  *           through its function below before anything of it is used.
@@ -56,11 +56,11 @@ typedef struct nrd_wire_engine { /* what nrd_segment_new takes */
     nrd_rank_config config;
 } nrd_wire_engine;
 
-typedef struct nrd_wire_door {
+typedef struct nrd_wire_listener {
     int32_t failed;
     uint16_t port;
     char text[256];
-} nrd_wire_door;
+} nrd_wire_listener;
 
 typedef struct nrd_wire_hosts { /* the answer */
     int32_t own;        /* which of them hears it */

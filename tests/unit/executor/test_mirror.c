@@ -32,7 +32,7 @@ typedef struct rank {
 typedef struct world {
     int32_t size, n_hosts;
     nrd_segment *of_host[MAX_RANKS];
-    nrd_mirror_door *doors[MAX_RANKS];
+    nrd_mirror_listener *listeners[MAX_RANKS];
     rank ranks[MAX_RANKS];
 } world;
 
@@ -71,7 +71,7 @@ static void open_world(world *w, int32_t size, int32_t group, int32_t n_hosts)
     for (int32_t k = 0; k < n_hosts; k++) {
         ok(nrd_segment_new(&w->of_host[k], size, 3, dev->ops->comm_bytes(dev, &cc), &config, &fds[k]));
         const nrd_mirror_memory memory = nrd_segment_memory(w->of_host[k]);
-        ok(nrd_mirror_door_open(&w->doors[k], &memory, hosts->token, &hosts->port[k]));
+        ok(nrd_mirror_listener_open(&w->listeners[k], &memory, hosts->token, &hosts->port[k]));
         strcpy(hosts->address[k], "127.0.0.1");
     }
     dev->ops->close(dev);
@@ -120,7 +120,7 @@ static void close_world(world *w)
         free(r->all);
     }
     for (int32_t k = 0; k < w->n_hosts; k++) {
-        nrd_mirror_door_close(w->doors[k]);
+        nrd_mirror_listener_close(w->listeners[k]);
     }
     for (int32_t i = 0; i < w->size; i++) {
         nrd_segment_free(w->ranks[i].segment);
@@ -264,7 +264,7 @@ typedef struct frame {
     uint32_t value, pad;
 } frame;
 
-/* Whether the door of a memory of 4096 bytes ends the connection without writing anything. */
+/* Whether the listener of a memory of 4096 bytes ends the connection without writing anything. */
 static bool is_refused(uint8_t token, frame f)
 {
     uint8_t own[NRD_TOKEN_BYTES], theirs[NRD_TOKEN_BYTES], rest[64] = {1};
@@ -272,14 +272,14 @@ static bool is_refused(uint8_t token, frame f)
     static const uint8_t nothing[4096];
     _Atomic uint32_t stop = 0;
     const nrd_mirror_memory m = {.base = memory, .bytes = sizeof memory, .stop = &stop};
-    nrd_mirror_door *door = NULL;
+    nrd_mirror_listener *listener = NULL;
     uint16_t port = 0;
     int fd = -1;
     char byte;
 
     memset(own, 7, sizeof own);
     memset(theirs, token, sizeof theirs);
-    ok(nrd_mirror_door_open(&door, &m, own, &port));
+    ok(nrd_mirror_listener_open(&listener, &m, own, &port));
     ok(nrd_tcp_connect("127.0.0.1", port, 1000, &fd));
     nrd_tcp_limit(fd, 10000);
     (void)nrd_tcp_send(fd, theirs, sizeof theirs);
@@ -287,7 +287,7 @@ static bool is_refused(uint8_t token, frame f)
     (void)nrd_tcp_send(fd, rest, sizeof rest);
     bool ended = !nrd_tcp_receive(fd, &byte, 1);
     close(fd);
-    nrd_mirror_door_close(door);
+    nrd_mirror_listener_close(listener);
     return ended && memcmp(memory, nothing, sizeof memory) == 0;
 }
 
