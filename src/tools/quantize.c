@@ -34,7 +34,7 @@ static const char usage[] =
     "      w4a8_awq             int4_awq, activations E4M3        fp8_pb_wo        E4M3, a scale for 128 x 128\n"
     "      nvfp4, mxfp4, mxfp8  E2M1 or E4M3 in small groups      full_prec        a copy\n";
 
-enum { MAX_EVALUATION = 64, SMALLEST_GROUP = 32, LARGEST_GROUP = 128, MAX_NAME = 32, DEFAULT_MIXED_BITS = 5 };
+enum { MAX_EVALUATION = 64, SMALLEST_GROUP = 32, LARGEST_GROUP = 128, MAX_NAME = 32, DEFAULT_MIXED_BITS = 5, DEFAULT_MIXED_BITS_OF_8 = 9 };
 
 typedef struct {
     const char *model_dir, *output_dir, *qformat, *calib_dataset, *eval_dataset, *tokenizer_dir, *exclude;
@@ -215,13 +215,15 @@ static nrd_error *need_calibration(job *j, const char *path)
         return NULL;
     }
     NRD_TRY(need_engine(j, path));
-    const bool searches = j->settings.scheme.method == NRD_QMETHOD_SMOOTH && j->settings.alpha < 0;
+    const nrd_qscheme *s = &j->settings.scheme;
+    const bool searches = s->method == NRD_QMETHOD_SMOOTH && j->settings.alpha < 0;
+    const bool measures_inputs = j->o->auto_bits > 0 && s->grid.bits == 8 && s->inputs != NRD_QROUND_NOT;
     const int what = (calibrates(j) ? NRD_QCALIBRATE_INPUTS : 0) | (calibrates_cache(j) ? NRD_QCALIBRATE_CACHE : 0) |
-                     (searches ? NRD_QCALIBRATE_ROWS : 0);
+                     (searches || measures_inputs ? NRD_QCALIBRATE_ROWS : 0);
     return nrd_qcalibration_open(&j->calib, j->engine.engine, &j->modules, &j->calibration, j->math, what, j->o->device, j->o->threads);
 }
 
-/* Which modules get 8 bits, as long as any file is missing. */
+/* Which modules get more bits, as long as any file is missing. */
 static nrd_error *choose_mix(job *j, const char *path)
 {
     const char *note;
@@ -235,7 +237,7 @@ static nrd_error *choose_mix(job *j, const char *path)
     }
     NRD_TRY(need_calibration(j, path));
     NRD_TRY(nrd_qmix_choose(&j->mix, j->math, &j->settings, &j->modules, j->calib, j->o->auto_bits));
-    fprintf(j->o->json ? stderr : stdout, "8 bits for %zu of %zu products: %.2f bits a weight\n", j->mix.n_wide, j->mix.n, j->mix.bits);
+    fprintf(j->o->json ? stderr : stdout, "%d bits for %zu of %zu products: %.2f bits a weight\n", j->mix.wide_bits, j->mix.n_wide, j->mix.n, j->mix.bits);
     j->settings.mix = &j->mix;
     return NULL;
 }
@@ -429,8 +431,8 @@ static nrd_error *settle_scales(job *j)
     s->static_inputs = o->static_inputs;
     if (s->grid.bits == 4 && !s->grid.is_float) {
         s->grid.symmetric = !o->zero_point;
-    } else if (o->auto_bits > 0) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--auto_quantize_bits is for integers of 4 bits, not %s", s->name);
+    } else if (o->auto_bits > 0 && (s->grid.bits != 8 || s->grid.group != NRD_QGRID_ROWS)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--auto_quantize_bits is for integers of 4 bits, int8_wo, int8_sq and fp8, not %s", s->name);
     } else if (o->zero_point) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--zero_point is for integers of 4 bits, not %s", s->name);
     }
@@ -482,7 +484,8 @@ static nrd_error *settle_mix(options *o, char four[MAX_NAME])
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--mixed is auto, not '%s'", o->mixed);
     }
     if ((o->mixed || list) && o->auto_bits <= 0) {
-        o->auto_bits = DEFAULT_MIXED_BITS;
+        const bool is_8 = o->qformat && (nrd_str_has_prefix(o->qformat, "int8_") || nrd_str_has_prefix(o->qformat, "fp8"));
+        o->auto_bits = is_8 ? DEFAULT_MIXED_BITS_OF_8 : DEFAULT_MIXED_BITS;
     }
     if (comma) {
         const bool first = !strcmp(comma + 1, eight);
@@ -559,9 +562,9 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "zero_point", NULL, zero_point, NULL, NULL,
         "4-bit weights with a zero point for each group: more exact, half a bit more in memory"),
     OPT(NUM, "auto_quantize_bits", NULL, auto_bits, "X", NULL,
-        "bits a weight in all, 4-bit formats: the modules where it helps most get 8 bits"),
+        "bits a weight in all: the modules where it helps most get 8 bits, of 4-bit formats; of int8_wo, int8_sq and fp8 they stay"),
     OPT(STR, "autoq_format", NULL, autoq_format, "NAMES", NULL, "the two formats for that: one of 4 bits, and int8_wo"),
-    OPT(STR, "mixed", NULL, mixed, "auto", NULL, "--auto_quantize_bits 5, in short"),
+    OPT(STR, "mixed", NULL, mixed, "auto", NULL, "--auto_quantize_bits 5, in short, or 9 where most have 8"),
     OPT(STR, "exclude", NULL, exclude, "NAMES", NULL, "modules that stay as they are, with ',' between; * and ? are known"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, NULL, "the LM head too, where it is not the embedding"),
     OPT(STR, "calib_dataset", NULL, calib_dataset, "FILE", "a text that is built in",

@@ -189,7 +189,8 @@ def meant(tensors, is_block):
 
 @pytest.mark.parametrize("arch, words", [
     *(("llama3", words) for words in ("int8_wo", "int8_sq", "fp8", "int4_gptq", "int4_awq --zero_point", "fp8_pb_wo", "mxfp4", "mxfp8 --gptq",
-                                      "nvfp4 --gptq", "fp8 --per_tensor --static_inputs", "int8_sq --per_tensor --static_inputs")),
+                                      "nvfp4 --gptq", "fp8 --per_tensor --static_inputs", "int8_sq --per_tensor --static_inputs",
+                                      "int8_sq --mixed auto", "fp8 --mixed auto")),
     ("qwen3_moe", "int4_gptq --awq_block_size 18 --auto_quantize_bits 5.5"),
     ("deepseek_v3-plain", "int8_sq"), ("qwen3_moe", "int8_sq"), ("bamba", "int8_sq"), ("qwen3_next", "int8_wo"),
     ("gemma4", "int8_sq"), ("gemma4", "int4_gptq --awq_block_size 8 --exclude down_proj"), ("gemma4-dense", "int8_sq"),
@@ -263,6 +264,34 @@ def test_a_budget_of_bits_is_spent_where_products_are_most_off(home, tmp_path, a
     assert all(len(kinds) == 1 for kinds in layers.values())
 
 
+@pytest.mark.parametrize("arch, name, words", [("llama3", "int8_sq", "--gptq"), ("llama3", "fp8", ""), ("gemma3", "int8_wo", ""),
+                                               ("qwen3_moe", "int8_sq", "--static_inputs --kv_cache_dtype int8")])
+def test_of_eight_bits_a_budget_leaves_what_is_most_off(home, tmp_path, arch, name, words):
+    """What stays is as the model has it, unless its rows take another's scales, stands among `ignore`, and lessens the loss."""
+    plain = quantize(home / arch, tmp_path / "p", name, *words.split())
+    report = quantize(home / arch, tmp_path / "q", name, "--auto_quantize_bits", "11", *words.split())
+    config = json.loads((tmp_path / "q/config.json").read_text())["quantization_config"]
+    before = {m["name"] for layer in plain["layers"] for m in layer["modules"]}
+    rounded = {m["name"] for layer in report["layers"] for m in layer["modules"]}
+    left, size = before - rounded, {}
+    tensors, original = {}, {}
+    for folder_, out in ((tmp_path / "q", tensors), (home / arch, original)):
+        for part in folder_.glob("model*.safetensors"):
+            out |= safetensors(part)
+    for m in before:
+        size[m] = original[m + ".weight"].size
+        assert (m in config["ignore"]) == (m in left) == (m + ".weight_scale" not in tensors)
+    assert 10 < 8 + 8 * sum(size[m] for m in left) / sum(size.values()) <= 11
+    same = {m for m in left if np.array_equal(tensors[m + ".weight"], original[m + ".weight"])}
+    assert same if name == "int8_sq" else same == left
+    parts = {}  # what reads one input is chosen together
+    for m in before:
+        parts.setdefault(re.sub(r"[qkv]_proj|(gate|up)_proj|experts[.]\d+", "", m), set()).add(m in left)
+    assert all(len(kinds) == 1 for kinds in parts.values())
+    assert report["kl_divergence"] < plain["kl_divergence"]
+    run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e")
+
+
 def test_experts_are_calibrated_with_the_tokens_that_they_get(home, tmp_path):
     assert quantize(home / "qwen3_moe", tmp_path / "q", "int8_wo")["kl_divergence"] < 0.02
     made = {name: quantize(home / "qwen3_moe", tmp_path / name, name, "--awq_block_size", 18)
@@ -334,7 +363,8 @@ def put_nan(path):
     (["--static_inputs"], "--static_inputs is for int8_sq, fp8 and w4a8_awq, not int4_awq"),
     (["--qformat", "fp8", "--per_tensor", "--gptq"], "not fp8 with --per_tensor"),
     (["--qformat", "nvfp4", "--zero_point"], "--zero_point is for integers of 4 bits, not nvfp4"),
-    (["--qformat", "mxfp4", "--mixed", "auto"], "--auto_quantize_bits is for integers of 4 bits, not mxfp4"),
+    (["--qformat", "mxfp4", "--mixed", "auto"], "--auto_quantize_bits is for integers of 4 bits, int8_wo, int8_sq and fp8, not mxfp4"),
+    (["--qformat", "int8_sq", "--auto_quantize_bits", "7"], "--auto_quantize_bits 7: int8_sq alone has 8.000 bits a weight"),
     (["--auto_quantize_bits", "4.2"], "--auto_quantize_bits 4.2: int4_awq alone has 4.500 bits a weight"),
     (["--output_format", "awq"], "--output_format is compressed-tensors or gptq, not 'awq'"),
     (["--output_format", "gptq", "--qformat", "w4a8_awq"], "leave the option out for w4a8_awq"),

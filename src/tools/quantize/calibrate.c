@@ -116,6 +116,12 @@ static void forget(nrd_qcalibration *c, int32_t end)
     }
 }
 
+void nrd_qcalibration_forget(nrd_qcalibration *c)
+{
+    forget(c, c->end);
+    c->first = c->end = 0;
+}
+
 void nrd_qcalibration_close(nrd_qcalibration *c)
 {
     if (!c) {

@@ -31,5 +31,7 @@ void nrd_qcalibration_close(nrd_qcalibration *c);
 /* The inputs [n_inputs] of a layer (NULL where they are not kept) and what its cache held (likewise); runs a pass for it and those behind it, as many as fit, where they are not there, and
  * gives up those of the pass before. The caller may change them. */
 nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out, nrd_qcache **out_cache) NRD_MUST_USE;
+/* Gives up all inputs, and what the caller has changed with them: the next call runs a pass. */
+void nrd_qcalibration_forget(nrd_qcalibration *c);
 
 #endif

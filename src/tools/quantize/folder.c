@@ -385,11 +385,14 @@ static nrd_error *copy_others(const nrd_qfolder *f)
     return err;
 }
 
+enum { LEFT = 16 }; /* bits of modules that no note has */
+
 /* Modules whose notes say that they have `bits`; *out is allocated, names are borrowed from the plan. */
 static nrd_error *modules_of(const nrd_qfolder *f, int bits, const char ***out, size_t *out_n)
 {
     nrd_error *err = NULL;
     size_t at = 0; /* notes have the modules in their order, those of no layer first */
+    const nrd_qmodule *modules = f->modules->modules;
 
     *out_n = 0;
     NRD_NEW_GOTO(*out, f->modules->n, err, done);
@@ -398,12 +401,18 @@ static nrd_error *modules_of(const nrd_qfolder *f, int bits, const char ***out, 
         const char *note = f->notes[i % n_files(f)];
         err = nrd_json_parse(&doc, note, strlen(note), NULL);
         const nrd_json *list = err ? NULL : nrd_json_get(nrd_json_root(doc), "modules");
-        for (size_t k = 0; k < nrd_json_len(list) && at < f->modules->n; k++, at++) {
-            if (nrd_json_get_int(nrd_json_at(list, k), "bits", 0) == bits) {
-                (*out)[(*out_n)++] = f->modules->modules[at].name;
+        for (size_t k = 0; k < nrd_json_len(list) && at < f->modules->n; at++) {
+            const nrd_json *one = nrd_json_at(list, k);
+            const bool is_there = !strcmp(nrd_json_get_str(one, "name", ""), modules[at].name);
+            if ((is_there ? nrd_json_get_int(one, "bits", 0) : LEFT) == bits) {
+                (*out)[(*out_n)++] = modules[at].name;
             }
+            k += is_there;
         }
         nrd_json_doc_free(doc);
+    }
+    for (; !err && bits == LEFT && at < f->modules->n; at++) {
+        (*out)[(*out_n)++] = modules[at].name;
     }
 done:
     return err;
@@ -416,7 +425,8 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dty
     const bool with_head = f->modules->modules[f->modules->n - 1].layer < 0; /* it is quantized */
     nrd_qpack_group groups[2] = {{.grid = s->grid, .inputs = s->inputs, .static_inputs = s->static_inputs},
                                  {.grid = nrd_qmix_wide}};
-    size_t n = 1;
+    size_t n = 1, n_left = 0, n_ignored = f->modules->n_ignored;
+    const char **left = NULL, **ignored = NULL;
 
     if (!strcmp(s->format, NRD_QPACK_GPTQ)) {
         nrd_qpack_gptq_config(text, &s->grid, f->modules->ignored, f->modules->n_ignored, with_head);
@@ -429,8 +439,15 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dty
         NRD_TRY_GOTO(modules_of(f, s->grid.bits, &groups[0].targets, &groups[0].n_targets), err, done);
         n = 2;
     }
-    nrd_qpack_config(text, s->format, groups, n, f->modules->ignored, f->modules->n_ignored, with_head, cache);
+    NRD_TRY_GOTO(modules_of(f, LEFT, &left, &n_left), err, done);
+    NRD_NEW_GOTO(ignored, n_ignored + n_left, err, done);
+    for (size_t i = 0; i < n_ignored + n_left; i++) {
+        ignored[i] = i < n_ignored ? f->modules->ignored[i] : left[i - n_ignored];
+    }
+    nrd_qpack_config(text, s->format, groups, n, ignored, n_ignored + n_left, with_head, cache);
 done:
+    free(left);
+    free(ignored);
     free(groups[0].targets);
     free(groups[1].targets);
     return err;

@@ -417,9 +417,11 @@ static nrd_error *begin(nrd_qwork *w, const nrd_qmodules *q, size_t first, size_
 {
     nrd_error *err = NULL;
     NRD_NEW_GOTO(w->out->modules, n, err, fail);
-    w->out->n = n;
     for (size_t i = 0; i < n; i++) {
-        nrd_qresult_module *y = &w->out->modules[i];
+        if (nrd_qmix_leaves(w->settings->mix, &q->modules[first + i])) {
+            continue; /* as if it were excluded */
+        }
+        nrd_qresult_module *y = &w->out->modules[w->out->n++];
         y->module = &q->modules[first + i];
         y->grid = nrd_qmix_is_wide(w->settings->mix, y->module) ? nrd_qmix_wide : w->settings->scheme.grid;
         if (y->grid.scale_dtype == NRD_DTYPE_NONE) {

@@ -25,7 +25,7 @@ struct nrd_qmix;
 
 typedef struct nrd_qsettings {
     nrd_qscheme scheme;
-    const struct nrd_qmix *mix; /* which modules have 8 bits instead (mix.h); NULL: none */
+    const struct nrd_qmix *mix; /* which modules have 8 bits instead, or stay (mix.h); NULL: none */
     double alpha;    /* SmoothQuant; below 0: scales are searched, and inputs have rows */
     double damping;  /* GPTQ */
     bool by_size;    /* GPTQ: columns with large inputs first */

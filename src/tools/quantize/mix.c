@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/quantize/mix.h"
 
+#include "base/dtype.h"
 #include "base/mem.h"
 #include "base/progress.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 const nrd_qgrid nrd_qmix_wide = {.bits = 8, .symmetric = true, .group = NRD_QGRID_ROWS};
 
 typedef struct part { /* the modules of a layer that one product has */
     int64_t n_weights;
-    double error; /* of those, each counted by its size, with 4 bits */
+    double error; /* of those, each counted by its size, if they are not wide */
     double power; /* of their results */
-    double gain;  /* for a weight, of 8 bits */
+    double gain;  /* for a weight, of wide ones */
     size_t at;
 } part;
 
@@ -25,44 +27,110 @@ static int product_of(const nrd_qmodule *y)
     return y->input < NRD_PRODUCTS ? y->input : (y->input - NRD_QINPUT_EXPERTS) % 2 ? NRD_PRODUCT_DOWN : NRD_PRODUCT_UP;
 }
 
-bool nrd_qmix_is_wide(const nrd_qmix *m, const nrd_qmodule *y)
+static bool is_chosen(const nrd_qmix *m, const nrd_qmodule *y, int bits)
 {
     const int product = product_of(y);
-    return m && product >= 0 && m->wide[y->layer * NRD_PRODUCTS + product];
+    return m && m->wide_bits == bits && product >= 0 && m->wide[y->layer * NRD_PRODUCTS + product];
 }
 
-/* Of a weight in groups, with the group's scale and zero point. */
+bool nrd_qmix_is_wide(const nrd_qmix *m, const nrd_qmodule *y)
+{
+    return is_chosen(m, y, 8);
+}
+
+bool nrd_qmix_leaves(const nrd_qmix *m, const nrd_qmodule *y)
+{
+    return is_chosen(m, y, 16);
+}
+
+/* Of a weight in groups, with the group's scale and zero point; a row's scale is not counted. */
 static double bits_of(const nrd_qgrid *g)
 {
-    return g->bits + (16.0 + (g->symmetric ? 0 : g->bits)) / (double)g->group;
+    return g->group > 0 ? g->bits + (16.0 + (g->symmetric ? 0 : g->bits)) / (double)g->group : g->bits;
+}
+
+static float round_input(nrd_qround how, float x, float step)
+{
+    return step * (how == NRD_QROUND_E4M3 ? nrd_f8e4m3_to_f32(nrd_f32_to_f8e4m3(x / step)) : rintf(x / step));
+}
+
+/* What rounded inputs make the results of y be off by, as a share of a token's, the mean of the tokens that were kept. What columns
+ * are off by is taken to be independent. squares[cols]: of the weights' columns. */
+static double input_error(const nrd_qscheme *s, const nrd_qinput *in, const double *squares)
+{
+    const float top = s->inputs == NRD_QROUND_E4M3 ? 448.0f : 127.0f;
+    double sum = 0;
+
+    for (int64_t t = 0; t < in->n_rows; t++) {
+        const float *x = in->rows + t * in->cols;
+        double off = 0, all = 0;
+        float most = 0;
+        for (int64_t c = 0; c < in->cols; c++) {
+            most = fmaxf(most, s->static_inputs ? in->max_abs[c] : fabsf(x[c]));
+        }
+        for (int64_t c = 0; c < in->cols && most > 0; c++) {
+            const double by = (double)(round_input(s->inputs, x[c], most / top) - x[c]);
+            off += squares[c] * by * by;
+            all += squares[c] * (double)x[c] * (double)x[c];
+        }
+        sum += all > 0 ? off / all : 0;
+    }
+    return in->n_rows > 0 ? sum / (double)in->n_rows : 0;
+}
+
+static nrd_error *add_input_error(nrd_qresult_module *y, const nrd_qscheme *s, const nrd_qinput *in)
+{
+    nrd_error *err = NULL;
+    double *squares = NULL;
+    float *row = NULL;
+
+    NRD_NEW_GOTO(squares, y->rows.cols, err, done);
+    NRD_NEW_GOTO(row, y->rows.cols, err, done);
+    for (int64_t r = 0; r < y->rows.rows; r++) {
+        nrd_qgrid_row(&y->grid, &y->rows, r, row);
+        for (int64_t c = 0; c < y->rows.cols; c++) {
+            squares[c] += (double)row[c] * (double)row[c];
+        }
+    }
+    y->error += input_error(s, in, squares);
+done:
+    free(squares);
+    free(row);
+    return err;
 }
 
 /* What rounding to the nearest does to the modules of a layer. */
 static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q,
-                                nrd_qcalibration *c, int32_t layer)
+                                nrd_qcalibration *c, int32_t layer, bool rounds_inputs)
 {
+    nrd_error *err = NULL;
     nrd_qresult r = {0};
     nrd_qinput *inputs = NULL;
     nrd_qcache *cache = NULL; /* its scales do not depend on the choice */
     nrd_qsettings nearest = *s;
 
-    nearest.scheme.method = NRD_QMETHOD_RTN;
+    nearest.scheme.method = rounds_inputs && s->scheme.method == NRD_QMETHOD_SMOOTH ? NRD_QMETHOD_SMOOTH : NRD_QMETHOD_RTN;
     nearest.gptq = false;
     nearest.mix = NULL;
     NRD_TRY(nrd_qcalibration_layer(c, layer, &inputs, &cache));
     NRD_TRY(nrd_qlayer_quantize(&r, m, &nearest, q, q->layers[layer].first, q->layers[layer].n, &q->layers[layer], inputs, NULL));
     for (size_t i = 0; i < r.n; i++) {
-        const nrd_qresult_module *y = &r.modules[i];
+        nrd_qresult_module *y = &r.modules[i];
         const int product = product_of(y->module);
         if (product >= 0) {
             const int64_t n = y->rows.rows * y->rows.cols;
+            if (rounds_inputs && y->module->input < NRD_PRODUCTS) {
+                const int input = q->layers[layer].reads_as[y->module->input];
+                NRD_TRY_GOTO(add_input_error(y, &s->scheme, &inputs[input]), err, done);
+            }
             parts[product].n_weights += n;
             parts[product].error += (double)n * y->error;
             parts[product].power += y->power;
         }
     }
+done:
     nrd_qresult_fini(&r);
-    return NULL;
+    return err;
 }
 
 /* added: what blocks added before, squared. */
@@ -107,7 +175,7 @@ static nrd_error *spend(nrd_qmix *out, part *parts, size_t n, const nrd_qsetting
             continue;
         }
         out->n++;
-        const double extra = (double)parts[i].n_weights * (nrd_qmix_wide.bits - narrow);
+        const double extra = (double)parts[i].n_weights * (out->wide_bits - narrow);
         if (used + extra <= bits * all) {
             used += extra;
             out->wide[parts[i].at] = true;
@@ -127,18 +195,22 @@ nrd_error *nrd_qmix_choose(nrd_qmix *out, nrd_qmath *m, const nrd_qsettings *s, 
     part *parts = NULL;
     nrd_progress *bar = NULL;
 
-    *out = (nrd_qmix){0};
+    *out = (nrd_qmix){.wide_bits = 2 * s->scheme.grid.bits};
+    const bool rounds_inputs = out->wide_bits == 16 && s->scheme.inputs != NRD_QROUND_NOT;
     NRD_NEW_GOTO(out->wide, n, err, done);
     NRD_NEW_GOTO(parts, n, err, done);
     bar = nrd_progress_new_of("measuring", (uint64_t)q->n_layers, "layers");
     for (int32_t layer = 0; layer < q->n_layers; layer++) {
         part *here = parts + (size_t)layer * NRD_PRODUCTS;
-        NRD_TRY_GOTO(measure_layer(here, m, s, q, c, layer), err, done);
+        NRD_TRY_GOTO(measure_layer(here, m, s, q, c, layer, rounds_inputs), err, done);
         weigh_layer(here, &added);
         nrd_progress_add(bar, 1);
     }
     for (size_t i = 0; i < n; i++) {
         parts[i].at = i;
+    }
+    if (rounds_inputs) {
+        nrd_qcalibration_forget(c); /* scales have divided its inputs */
     }
     err = spend(out, parts, n, s, q, bits);
 done:

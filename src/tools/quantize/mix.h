@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tools/quantize/mix.h - which modules get 8 bits where most get 4.
+ * tools/quantize/mix.h - which modules get 8 bits where most get 4, or stay as they are where most get 8.
  *
- * Purpose   A budget of bits a weight is spent where it helps most. The calibration says what each product is off by with 4
- *           bits to the nearest, as a share of its result; how much that matters is estimated by how large what its block
+ * Purpose   A budget of bits a weight is spent where it helps most. The calibration says what each product is off by with
+ *           weights to the nearest, as a share of its result, and of 8 bits with its inputs rounded as well, behind
+ *           SmoothQuant's scales; how much that matters is estimated by how large what its block
  *           (attention, or MLP) adds is beside all that blocks added before. Most error for a weight goes first. Modules
  *           that read one input are chosen together, and all experts of a layer, so that their weights can stay one matrix.
  * Owner     One thread chooses; then any may read.
- * Errors    INVALID_ARG: a budget that 4 bits alone exceed. Else what the calibration says.
+ * Errors    INVALID_ARG: a budget that the narrow format alone exceeds. Else what the calibration says.
  */
 #ifndef NRD_TOOLS_QUANTIZE_MIX_H
 #define NRD_TOOLS_QUANTIZE_MIX_H
@@ -20,18 +21,21 @@
 
 typedef struct nrd_qmix {
     bool *wide;    /* [n_layers, NRD_PRODUCTS] */
-    size_t n, n_wide; /* products that have modules; those with 8 bits */
+    int wide_bits; /* 8, or 16: those stay as they are */
+    size_t n, n_wide; /* products that have modules; those that are wide */
     double bits;   /* a weight, scales and zero points counted */
 } nrd_qmix;
 
-extern const nrd_qgrid nrd_qmix_wide; /* the grid of those, that of int8_wo */
+extern const nrd_qgrid nrd_qmix_wide; /* the grid of those with 8 bits, that of int8_wo */
 
-/* s: the settings that the others are quantized with. */
+/* s: the settings that the others are quantized with. c keeps rows of inputs where s rounds inputs to 8 bits beside weights of 8;
+ * then its statistics are forgotten behind it, so that the layers' own begin from what the model says. */
 nrd_error *nrd_qmix_choose(nrd_qmix *out, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q, nrd_qcalibration *c,
                            double bits) NRD_MUST_USE;
 void nrd_qmix_fini(nrd_qmix *m);
 
-/* m NULL: no. */
+/* Whether a module has 8 bits instead, and whether it stays as it is. m NULL: no. */
 bool nrd_qmix_is_wide(const nrd_qmix *m, const nrd_qmodule *y);
+bool nrd_qmix_leaves(const nrd_qmix *m, const nrd_qmodule *y);
 
 #endif

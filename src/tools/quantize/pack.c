@@ -247,7 +247,7 @@ static void put_group(nrd_str *out, const nrd_qpack_group *p)
     nrd_str_putc(out, '}');
 }
 
-void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *groups, size_t n_groups, char *const *ignored,
+void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *groups, size_t n_groups, const char *const *ignored,
                       size_t n_ignored, bool with_head, nrd_dtype cache)
 {
     nrd_str_printf(out, "{\"quant_method\": \"compressed-tensors\", \"format\": \"%s\", \"quantization_status\": "

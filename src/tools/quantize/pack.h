@@ -49,7 +49,7 @@ typedef struct nrd_qpack_group {
 /* The member quantization_config of config.json, without its name. ignored: names of modules that stay; an LM head that is not
  * quantized is one of them, also where it is the embedding and has no tensor. cache: the type that its scales are for; NONE:
  * there are none. */
-void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *groups, size_t n_groups, char *const *ignored,
+void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *groups, size_t n_groups, const char *const *ignored,
                       size_t n_ignored, bool with_head, nrd_dtype cache);
 
 #endif
