@@ -3,39 +3,26 @@
  * job; the kernel says who is at the other end. Rank 0 listens from the start, so that the others see its end,
  * whatever it does before it opens an engine. On a host that rank 0 is not on the first rank takes its place there: the others
  * meet it, and it speaks for all of them (host.h). */
-#include "executor/ranks/launched.h"
+#include "executor/ranks/launched_internal.h"
 
 #include "base/clock.h"
-#include "base/env.h"
-#include "base/str.h"
 #include "device/device.h"
 #include "executor/ranks/handover.h"
-#include "executor/ranks/host.h"
 #include "executor/ranks/others.h"
 #include "executor/ranks/spawn.h"
-#include "nereid/ranks.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { COME_MS = 60 * 1000, POD_COME_MS = 600 * 1000 /* an image may have to be loaded first */, MEET_MS = 2000, LOOK_MS = 500, RETRY_MS = 50 };
-
-/* The first thing that a rank says. */
-typedef struct hello {
-    char build[40];
-    int32_t rank, pid;
-} hello;
+enum { MEET_MS = 2000, LOOK_MS = 500, RETRY_MS = 50 };
 
 static struct {
     int32_t size; /* 0: started alone */
@@ -43,19 +30,18 @@ static struct {
     int32_t n_here; /* ranks on this host; 0: not told */
     bool is_pod;
     int listens;
-    pid_t parent;
     pthread_mutex_t mu;
     int socks[NRD_LAUNCHED_MAX]; /* guarded by mu; 0: it has not come */
 } world = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
-static socklen_t name_of(const nrd_place *p, struct sockaddr_un *out)
+socklen_t nrd_launched_name(const nrd_place *p, struct sockaddr_un *out)
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
     int n = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "nereid-ranks-%u-%s", (unsigned)getuid(), p->job);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-static _Noreturn void refuse(const nrd_place *p, const char *why)
+_Noreturn void nrd_launched_refuse(const nrd_place *p, const char *why)
 {
     fprintf(stderr, "nereid: rank %d of %d: %s\n", p->rank, p->size, why);
     exit(1);
@@ -64,110 +50,6 @@ static _Noreturn void refuse(const nrd_place *p, const char *why)
 int32_t nrd_launched_come_ms(const nrd_place *p)
 {
     return p->is_pod ? POD_COME_MS : COME_MS;
-}
-
-/* ---- ranks above 0 ---- */
-
-/* Also of one whose parent has not asked for its status yet. */
-static bool has_ended(int pidfd)
-{
-    struct pollfd end = {.fd = pidfd, .events = POLLIN};
-    return poll(&end, 1, 0) != 0;
-}
-
-/* Waits until rank 0 listens, and keeps who that is. -1: the launcher has ended, or the rank 0 that was known. */
-static int reach_rank_0(const nrd_place *p, pid_t parent, int *leader)
-{
-    const struct timespec pause = {0, RETRY_MS * 1000000};
-    struct sockaddr_un name;
-    socklen_t n = name_of(p, &name);
-    const uint64_t until = nrd_now_ns() + COME_MS * 1000000ull;
-
-    for (;;) {
-        int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        if (sock < 0) {
-            refuse(p, strerror(errno));
-        }
-        if (connect(sock, (const struct sockaddr *)&name, n) == 0 && nrd_rank_peer(sock) > 0) {
-            if (*leader < 0) {
-                *leader = (int)syscall(SYS_pidfd_open, nrd_rank_peer(sock), 0);
-            }
-            return sock;
-        }
-        close(sock);
-        if (getppid() != parent || (*leader >= 0 && has_ended(*leader))) {
-            return -1;
-        }
-        if (*leader < 0 && nrd_now_ns() > until) {
-            refuse(p, "rank 0 has not come within a minute; it must be the same program in the same job");
-        }
-        nanosleep(&pause, NULL);
-    }
-}
-
-static nrd_error *follow(int32_t rank, int fds[2])
-{
-    pid_t pid;
-
-    for (int i = 0; i < 2; i++) {
-        fds[i] = nrd_worker_move_up(fds[i]);
-    }
-    nrd_error *err = nrd_worker_spawn(rank, fds[0], fds[1], &pid);
-    close(fds[0]);
-    close(fds[1]);
-    return err;
-}
-
-/* Workers end with this process, which a launcher's signals do not end: rank 0 decides when the end has come. */
-static void become_rank_above_0(void)
-{
-    char self[16];
-
-    snprintf(self, sizeof self, "%d", (int)getpid());
-    setenv(NRD_RANK_PARENT, self, 1);
-    signal(SIGCHLD, SIG_IGN); /* a worker's end is heard by its socket */
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-}
-
-static _Noreturn void serve_rank_0(const nrd_place *p)
-{
-    const pid_t parent = getppid();
-    int leader = -1;
-    hello h = {.rank = p->rank, .pid = (int32_t)getpid()};
-    int32_t rank;
-    int fds[2];
-
-    snprintf(h.build, sizeof h.build, "%s", nrd_device_id());
-    int sock = reach_rank_0(p, parent, &leader);
-    become_rank_above_0();
-    /* A server may start again as the same process. */
-    for (; sock >= 0; sock = leader >= 0 ? reach_rank_0(p, parent, &leader) : -1) {
-        (void)!send(sock, &h, sizeof h, MSG_NOSIGNAL);
-        while (nrd_rank_take(sock, &rank, fds)) {
-            (void)nrd_rank_say(sock, follow(rank, fds));
-        }
-        close(sock);
-    }
-    exit(0);
-}
-
-/* ---- rank 0 ---- */
-
-/* Where the launcher is killed nobody else tells this process. */
-static void *watch_launcher(void *unused)
-{
-    const struct timespec pause = {0, LOOK_MS * 1000000};
-    (void)unused;
-    while (getppid() == world.parent) {
-        nanosleep(&pause, NULL);
-    }
-    if (world.rank > 0) {
-        _exit(1);
-    }
-    kill(getpid(), SIGTERM);
-    return NULL;
 }
 
 static uint64_t come_until(void)
@@ -184,7 +66,7 @@ static bool has_come(int32_t rank)
 static nrd_error *take_local(void)
 {
     const struct timeval most = {.tv_sec = 5};
-    hello h;
+    nrd_launched_hello h;
     const int sock = accept4(world.listens, NULL, NULL, SOCK_CLOEXEC);
 
     if (sock < 0) {
@@ -232,9 +114,7 @@ static nrd_error *admit(int32_t rank, uint64_t until_ns)
     return NULL;
 }
 
-/* At exit: those that wait for rank 0 must have seen it before it ends, or they would wait for the rest of their
- * minute. Ranks that no model uses have met nobody yet, and a server may end as soon as it has started. */
-static void meet_all(void)
+void nrd_launched_meet_all(void)
 {
     const struct timespec pause = {0, RETRY_MS * 1000000};
     const uint64_t until = nrd_now_ns() + MEET_MS * 1000000ull;
@@ -252,18 +132,18 @@ static void meet_all(void)
     pthread_mutex_unlock(&world.mu);
 }
 
-static void open_listener(const nrd_place *p)
+void nrd_launched_listen(const nrd_place *p)
 {
     struct sockaddr_un name;
-    socklen_t n = name_of(p, &name);
+    socklen_t n = nrd_launched_name(p, &name);
 
     if (p->size > NRD_LAUNCHED_MAX) {
-        refuse(p, "at most 64 ranks can be started");
+        nrd_launched_refuse(p, "at most 64 ranks can be started");
     }
     world.listens = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (world.listens < 0 || bind(world.listens, (const struct sockaddr *)&name, n) != 0 ||
         listen(world.listens, NRD_LAUNCHED_MAX) != 0) {
-        refuse(p, errno == EADDRINUSE ? "another program of this job is rank 0 already; NEREID_LAUNCHED=0 makes each "
+        nrd_launched_refuse(p, errno == EADDRINUSE ? "another program of this job is rank 0 already; NEREID_LAUNCHED=0 makes each "
                                         "of them one of its own"
                                       : strerror(errno));
     }
@@ -271,59 +151,20 @@ static void open_listener(const nrd_place *p)
     world.rank = p->rank;
     world.n_here = p->n_here;
     world.is_pod = p->is_pod;
-    world.parent = getppid();
 }
 
-static void watch_over_launcher(void)
+nrd_error *nrd_launched_gather(const nrd_place *p, int32_t *ranks, int32_t *out_n)
 {
-    sigset_t all, before;
-    pthread_t thread;
+    int32_t n = 1;
 
-    /* A server blocks the signals that it waits for only after this: the thread must not take one and end the process. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, NULL, watch_launcher, NULL) == 0) {
-        pthread_detach(thread);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-static _Noreturn void end_with(const nrd_place *p, nrd_error *err)
-{
-    if (err) {
-        refuse(p, nrd_error_message(err));
-    }
-    exit(0);
-}
-
-static void meet_hosts(const nrd_place *p, nrd_card *card)
-{
-    int listener;
-    nrd_error *err = nrd_meet(p, card, &listener);
-
-    if (err) {
-        end_with(p, err);
-    }
-    if (p->rank == 0) {
-        nrd_others_begin(listener, card, p->size);
-    }
-}
-
-/* The first rank of another host: waits for the others of its host, and does what rank 0 says. */
-static _Noreturn void speak_for_host(const nrd_place *p, const nrd_card *card)
-{
-    int32_t ranks[NRD_LAUNCHED_MAX] = {p->rank}, n = 1;
-
-    become_rank_above_0();
-    open_listener(p);
-    watch_over_launcher();
     /* A launcher numbers the ranks of a host in turn or deals them out: who is here says so. */
     const uint64_t until = come_until();
+    ranks[0] = p->rank;
     while (n < p->n_here) {
         bool in_time;
-        nrd_error *err = admit_next(until, &in_time);
-        if (err || !in_time) {
-            end_with(p, err ? err : nrd_errorf(NRD_ERR_UNAVAILABLE, "%d of the %d ranks of this host came", n, p->n_here));
+        NRD_TRY(admit_next(until, &in_time));
+        if (!in_time) {
+            return nrd_errorf(NRD_ERR_UNAVAILABLE, "%d of the %d ranks of this host came", n, p->n_here);
         }
         n = 1;
         for (int32_t r = 1; r < p->size; r++) {
@@ -332,39 +173,8 @@ static _Noreturn void speak_for_host(const nrd_place *p, const nrd_card *card)
             }
         }
     }
-    end_with(p, nrd_host_serve(p, card, ranks, n));
-}
-
-static void enter(bool leads)
-{
-    nrd_place p;
-    nrd_card card;
-
-    if (!nrd_place_find(&p) || (p.rank == 0 && !leads)) {
-        return;
-    }
-    if (nrd_place_is_over_hosts(&p)) {
-        meet_hosts(&p, &card);
-    }
-    if (p.rank > 0 && nrd_place_is_over_hosts(&p) && p.local == 0) {
-        speak_for_host(&p, &card);
-    }
-    if (p.rank > 0) {
-        serve_rank_0(&p);
-    }
-    open_listener(&p);
-    (void)atexit(meet_all);
-    watch_over_launcher();
-}
-
-void nrd_ranks_enter(void)
-{
-    enter(true);
-}
-
-void nrd_ranks_enter_above_0(void)
-{
-    enter(false);
+    *out_n = n;
+    return NULL;
 }
 
 bool nrd_launched(void)
