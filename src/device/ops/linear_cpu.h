@@ -20,8 +20,10 @@ enum { PREFETCH_BYTES = 2048 };
  * take longer over a block, and their panel fills L1 meanwhile, so they ask earlier. */
 #if NRD_ISA == 3
 #define ASK_FOR_WEIGHTS(p, T) __builtin_prefetch((p) + ((T) < 8 ? 1 : 2) * PREFETCH_BYTES, 0, 2)
+#define ASK_FOR_FLOATS(p, T) __builtin_prefetch((p) + PREFETCH_BYTES, 0, (T) < 8 ? 2 : 3) /* no gain with more tokens */
 #else
 #define ASK_FOR_WEIGHTS(p, T) __builtin_prefetch((p) + PREFETCH_BYTES)
+#define ASK_FOR_FLOATS ASK_FOR_WEIGHTS
 #endif
 enum { PANEL_Q8_BYTES = 52 }; /* a token's share of 32 k: 32 + 4 + 8 + 8 */
 enum { PANEL_COLS = 128 };     /* of a float panel, regrouped at a time: 8 KiB */
@@ -412,7 +414,7 @@ NRD_KERNEL void tile_f(const int type, const int S, const int T, const int P, co
             for (int i = 0; i < S; i++) {
                 vi pair = vi_load(w + i * step);
                 vf even = vi_bf16_even(pair), odd = vi_bf16_odd(pair);
-                __builtin_prefetch(w + i * step + PREFETCH_BYTES);
+                ASK_FOR_FLOATS(w + i * step, T);
                 NRD_UNROLL
                 for (int t = 0; t < T; t++) {
                     vf *at = &acc[i * T + t];
@@ -427,7 +429,7 @@ NRD_KERNEL void tile_f(const int type, const int S, const int T, const int P, co
             for (int i = 0; i < S; i++) {
                 const uint8_t *at = w + i * step;
                 vf v = type == NRD_DTYPE_F32 ? vf_load((const float *)(const void *)at) : vf_load_f16(at);
-                __builtin_prefetch(at + PREFETCH_BYTES);
+                ASK_FOR_FLOATS(at, T);
                 NRD_UNROLL
                 for (int t = 0; t < T; t++) {
                     acc[i * T + t] = vf_fma(v, vf_set1(x[t]), acc[i * T + t]);
