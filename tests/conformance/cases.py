@@ -308,7 +308,6 @@ def outputs(infer, infer_binary):
     infer("out/named", ask(one, outputs=[want]))
     infer("out/none", ask(one, outputs=[]))
     infer("out/unknown", ask(one, outputs=[{"name": "NOSUCH"}]))
-    infer("out/twice", ask(one, outputs=[want, want]))
     infer("out/no name", ask(one, outputs=[{}]))
     infer("out/name number", ask(one, outputs=[{"name": 7}]))
     infer("out/not a list", ask(one, outputs={"name": "OUTPUT0"}))
