@@ -172,7 +172,7 @@ static PyMethodDef methods[] = {
     {"error", m_error, METH_VARARGS, "error(code, message, reason): the exception that says this."},
     {"version", m_version, METH_NOARGS, "The version and commit of the library."},
     {"describe", m_describe, METH_VARARGS, "describe(engine folder): what the model is, as JSON."},
-    {"put_times", nrd_py_put_times, METH_VARARGS, "put_times(chat, films, group): the chat with a place for each group of frames."},
+    {"put_times", nrd_py_put_times, METH_VARARGS, "put_times(chat, videos, group): the chat with a place for each group of frames."},
     {"features", m_features, METH_NOARGS, "What this build and this processor have."},
     {NULL, NULL, 0, NULL},
 };

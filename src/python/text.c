@@ -3,7 +3,7 @@
 #include "python/module.h"
 
 #include "base/json.h"
-#include "text/films.h"
+#include "text/video_times.h"
 #include "text/sampling.h"
 #include "text/shared.h"
 
@@ -121,11 +121,11 @@ static PyObject *tokenizer_decode(PyObject *self, PyObject *args)
     return take_text(&s);
 }
 
-/* put_times(chat, [(frames, a second)], frames of a group): the chat with a place for each group (text/films.h) */
+/* put_times(chat, [(frames, a second)], frames of a group): the chat with a place for each group (text/video_times.h) */
 PyObject *nrd_py_put_times(PyObject *module, PyObject *args)
 {
     const char *text;
-    Py_ssize_t n, n_films;
+    Py_ssize_t n, n_videos;
     PyObject *list;
     long long group;
     nrd_str s = {0};
@@ -134,25 +134,25 @@ PyObject *nrd_py_put_times(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "s#OL", &text, &n, &list, &group)) {
         return NULL;
     }
-    n_films = PyList_Check(list) ? PyList_Size(list) : -1;
-    nrd_film *films = n_films >= 0 ? PyMem_Malloc((size_t)(n_films + 1) * sizeof *films) : NULL;
-    if (!films || group < 1) {
-        PyMem_Free(films);
-        PyErr_SetString(PyExc_ValueError, "put_times: expected a list of films and groups of at least 1 frame");
+    n_videos = PyList_Check(list) ? PyList_Size(list) : -1;
+    nrd_video_time *times = n_videos >= 0 ? PyMem_Malloc((size_t)(n_videos + 1) * sizeof *times) : NULL;
+    if (!times || group < 1) {
+        PyMem_Free(times);
+        PyErr_SetString(PyExc_ValueError, "put_times: expected a list of videos and groups of at least 1 frame");
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < n_films; i++) {
+    for (Py_ssize_t i = 0; i < n_videos; i++) {
         PyObject *pair = PyList_GetItem(list, i);
         long long n_frames = 0;
-        if (!pair || !PyArg_ParseTuple(pair, "Ld", &n_frames, &films[i].fps)) {
-            PyMem_Free(films);
+        if (!pair || !PyArg_ParseTuple(pair, "Ld", &n_frames, &times[i].fps)) {
+            PyMem_Free(times);
             return NULL;
         }
-        films[i].n_frames = n_frames;
+        times[i].n_frames = n_frames;
     }
     nrd_str_append(&s, text, (size_t)n);
-    nrd_error *err = nrd_films_put_times(&s, films, (size_t)n_films, group);
-    PyMem_Free(films);
+    nrd_error *err = nrd_video_put_times(&s, times, (size_t)n_videos, group);
+    PyMem_Free(times);
     if (err) {
         nrd_str_fini(&s);
         return nrd_py_raise(err);

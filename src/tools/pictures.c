@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "model/vision.h"
-#include "text/films.h"
+#include "text/video_times.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -122,8 +122,8 @@ nrd_error *nrd_tool_pictures_add_video(nrd_tool_pictures *p, const char *engine_
 
 nrd_error *nrd_tool_pictures_put_times(const nrd_tool_pictures *p, nrd_str *chat)
 {
-    const nrd_film film = {p->video.n_frames, p->video.fps};
-    return p->group > 0 && film.n_frames > 0 ? nrd_films_put_times(chat, &film, 1, p->group) : NULL;
+    const nrd_video_time times = {p->video.n_frames, p->video.fps};
+    return p->group > 0 && times.n_frames > 0 ? nrd_video_put_times(chat, &times, 1, p->group) : NULL;
 }
 
 static void put_in_words(nrd_tool_pictures *p, nrd_str *out, const char *text, size_t n, int32_t n_new)

@@ -45,7 +45,7 @@ def frames(video, form):
     return [base64.b64encode(getattr(vision, form)(vision.pixels(width, height, seed))).decode() for seed in seeds]
 
 
-def film(video, form, as_list):
+def video_part(video, form, as_list):
     """The two forms in which clients send one: a URL of several pictures, and a list of URLs."""
     if as_list:
         part = {"type": "video", "video": [f"data:image/{form};base64,{frame}" for frame in frames(video, form)]}
@@ -55,7 +55,7 @@ def film(video, form, as_list):
 
 
 def parts(talk, form, as_list=False):
-    return [url(picture(p, form), form) if isinstance(p, int) else film(p, form, as_list) if isinstance(p, tuple) else {"type": "text", "text": p}
+    return [url(picture(p, form), form) if isinstance(p, int) else video_part(p, form, as_list) if isinstance(p, tuple) else {"type": "text", "text": p}
             for p in talk]
 
 

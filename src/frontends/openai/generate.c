@@ -44,7 +44,7 @@ void nrd_oai_request_free(nrd_oai_request *r)
     nrd_str_fini(&r->shown);
     nrd_str_fini(&r->images);
     nrd_str_fini(&r->videos);
-    free(r->films);
+    free(r->video_times);
     nrd_str_fini(&r->out);
     nrd_ids_fini(&r->stop_ids);
     nrd_ids_fini(&r->bad_ids);

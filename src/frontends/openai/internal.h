@@ -24,12 +24,12 @@
 #include "frontends/openai/background.h"
 #include "frontends/openai/batches.h"
 #include "frontends/openai/response_store.h"
-#include "text/films.h"
 #include "text/harmony.h"
 #include "text/prompt_limit.h"
 #include "text/generation.h"
 #include "text/sampling.h"
 #include "text/shared.h"
+#include "text/video_times.h"
 #include "text/whisper.h"
 
 #include <pthread.h>
@@ -235,7 +235,7 @@ struct nrd_oai_request {
     int n_images;
     nrd_str videos; /* likewise; their frames together are n_frames */
     int n_videos, n_frames;
-    nrd_film *films; /* [n_videos] owns */
+    nrd_video_time *video_times; /* [n_videos] owns */
     nrd_str reasoning;  /* how long it may reason, as the model reads it; empty: as it likes */
     nrd_str logit_bias; /* JSON, as the model reads it; empty: none */
     const char *guide_type; /* NULL: free text */

@@ -4,7 +4,6 @@
  * Source: vLLM's documentation (multimodal inputs: video/jpeg), DashScope's reference (video as a list of pictures, fps). */
 #include "frontends/openai/internal.h"
 
-#include "base/mem.h"
 #include "base/number.h"
 #include "nereid/llm_tensors.h"
 
@@ -31,7 +30,7 @@ static nrd_error *add_frame(nrd_oai_request *r, const char *base64, size_t n)
     }
     NRD_TRY(nrd_oai_check_picture(base64, n, "messages"));
     r->n_frames++;
-    r->films[r->n_videos - 1].n_frames++;
+    r->video_times[r->n_videos - 1].n_frames++;
     nrd_str_append(&r->videos, base64, n);
     return NULL;
 }
@@ -94,12 +93,12 @@ static nrd_error *begin_video(nrd_oai_request *r, const nrd_json *v, size_t inde
     if (!(fps > 0)) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "messages", "message %zu: fps of a video must be a number above 0", index);
     }
-    nrd_film *films = realloc(r->films, ((size_t)r->n_videos + 1) * sizeof *films);
-    if (!films) {
+    nrd_video_time *times = realloc(r->video_times, ((size_t)r->n_videos + 1) * sizeof *times);
+    if (!times) {
         return nrd_error_no_memory();
     }
-    r->films = films;
-    r->films[r->n_videos] = (nrd_film){.fps = fps};
+    r->video_times = times;
+    r->video_times[r->n_videos] = (nrd_video_time){.fps = fps};
     nrd_number_print(text, sizeof text, "%.9g:", fps);
     nrd_str_puts(&r->videos, r->n_videos++ ? ";" : "");
     nrd_str_puts(&r->videos, text);
@@ -129,5 +128,5 @@ nrd_error *nrd_oai_add_video(nrd_oai_request *r, const nrd_json *part, size_t in
 
 nrd_error *nrd_oai_put_times(const nrd_oai_request *r, nrd_str *chat)
 {
-    return r->model->videos.apart && r->n_videos > 0 ? nrd_films_put_times(chat, r->films, (size_t)r->n_videos, r->model->videos.frames) : NULL;
+    return r->model->videos.apart && r->n_videos > 0 ? nrd_video_put_times(chat, r->video_times, (size_t)r->n_videos, r->model->videos.frames) : NULL;
 }

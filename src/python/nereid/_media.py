@@ -50,17 +50,17 @@ def of_prompt(data: Dict[str, Any]) -> Tuple[List[bytes], List[Video]]:
     unknown = sorted(set(data) - {"image", "video"})
     if unknown:
         raise TypeError(f"multi_modal_data: '{unknown[0]}' is not known; image and video are")
-    films = data.get("video")
-    several = isinstance(films, (list, tuple)) and len(films) > 0 and isinstance(films[0], (dict, list, tuple))
+    videos = data.get("video")
+    several = isinstance(videos, (list, tuple)) and len(videos) > 0 and isinstance(videos[0], (dict, list, tuple))
     return ([picture(p) for p in _as_list(data.get("image"))],
-            [video(v) for v in (films if several else [films] if films else [])])
+            [video(v) for v in (videos if several else [videos] if videos else [])])
 
 
 def of_messages(messages: Sequence[Dict[str, Any]]) -> Tuple[List[Dict[str, Any]], List[bytes], List[Video]]:
     """Messages as a template reads them, and what their parts bring."""
     out: List[Dict[str, Any]] = []
     pictures: List[bytes] = []
-    films: List[Video] = []
+    videos: List[Video] = []
     for message in messages:
         content = message.get("content")
         if not isinstance(content, (list, tuple)):
@@ -76,9 +76,9 @@ def of_messages(messages: Sequence[Dict[str, Any]]) -> Tuple[List[Dict[str, Any]
             elif kind in ("video", "video_url"):
                 value = part.get(kind)
                 url = value.get("url") if isinstance(value, dict) and "url" in value else value
-                films.append(video(url, part.get("fps")))
+                videos.append(video(url, part.get("fps")))
                 parts.append({"type": "video"})
             else:
                 parts.append(part)
         out.append({**message, "content": parts})
-    return out, pictures, films
+    return out, pictures, videos
