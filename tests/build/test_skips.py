@@ -107,17 +107,6 @@ def test_few_failures_are_run_again(tmp_path, tests, status, ends):
     assert any(line.startswith("flaky: test_it.py") for line in lines) == ("marker" in tests)
 
 
-def test_lists_run_side_by_side_and_are_counted_together(tmp_path):
-    other = "import pathlib, time\ndef test_{0}():\n    here = pathlib.Path(__file__).parent\n    (here / '{0}').touch()\n" \
-            "    until = time.monotonic() + 60\n    while not (here / '{1}').exists():\n        assert time.monotonic() < until\n"
-    (tmp_path / "test_a.py").write_text(other.format("a", "b"))
-    (tmp_path / "test_b.py").write_text(other.format("b", "a") + "def test_c(): assert False\n")
-    done = subprocess.run([TESTS.parent / "scripts/run_pytest", sys.executable, "-q", "--", "test_a.py", "--", "test_b.py"],
-                          text=True, capture_output=True, check=False, cwd=tmp_path)
-    assert done.returncode == 1 and done.stdout.splitlines()[-1] == "2 passed, 1 failed, 0 skipped", done.stdout
-    assert done.stdout.count("FAILED test_b.py::test_c") == 2
-
-
 @pytest.mark.parametrize("policy, ends, left", [("failed", "pass", []), ("failed", "assert False", ["mine0"]), ("all", "pass", ["mine0"])])
 def test_a_fixture_s_folder_goes_with_the_fixture(tmp_path, policy, ends, left):
     done = run(tmp_path, "", "import pathlib, pytest\n@pytest.fixture(scope='module')\ndef folder(tmp_path_factory):\n"
