@@ -80,12 +80,12 @@ static nrd_error *read_picture(nrd_pictures *p, const nrd_vision_spec *s, const 
 }
 
 /* Where reading the videos stands. */
-typedef struct reel {
+typedef struct video_cursor {
     int32_t video, group, width, height;
-} reel;
+} video_cursor;
 
 /* The next group of frames is the next picture. */
-static nrd_error *read_group(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, reel *r, int32_t max_ids)
+static nrd_error *read_group(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, video_cursor *r, int32_t max_ids)
 {
     const nrd_exec_video *v = &in->videos[r->video];
     const double places = s->video.tokens_per_second > 0 ? s->video.tokens_per_second * s->frames / v->fps : 1; /* of a group on the axis */
@@ -99,9 +99,9 @@ static nrd_error *read_group(nrd_pictures *p, const nrd_vision_spec *s, const nr
     }
     nrd_picture_add_hash(s, y);
     y->time = s->video.apart ? 0 : (int32_t)(r->group * places);
-    *r = (reel){.video = r->video, .group = r->group + 1, .width = y->width, .height = y->height};
+    *r = (video_cursor){.video = r->video, .group = r->group + 1, .width = y->width, .height = y->height};
     if (r->group == count_groups(s, v)) {
-        *r = (reel){.video = r->video + 1};
+        *r = (video_cursor){.video = r->video + 1};
     }
     y->goes_on = r->group > 0 && !s->video.apart;
     p->n_rows += y->n_rows;
@@ -113,7 +113,7 @@ static nrd_error *read_group(nrd_pictures *p, const nrd_vision_spec *s, const nr
 static nrd_error *read_all(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids)
 {
     int32_t picture = 0;
-    reel r = {0};
+    video_cursor r = {0};
 
     while (in->n_videos == 0 && picture < in->n_images) { /* a picture may have several places */
         NRD_TRY(read_picture(p, s, in, picture++, max_ids));

@@ -234,8 +234,8 @@ static nrd_error *read_input(nrd_vision_spec *s, const nrd_json *p)
     s->max_pixels = 28 * 28 * 1280;
     NRD_TRY(read_bounds(s, p, "preprocessor_config", 1, &s->min_pixels, &s->max_pixels));
     NRD_TRY(nrd_vision_read_video_numbers(s, p));
-    const int64_t side = s->video.apart ? 32 : 28;
-    s->video.min_pixels = 128 * side * side;
+    const int64_t side = s->video.apart ? 32 : 28, usual = 128 * side * side;
+    s->video.min_pixels = own || usual < s->max_pixels ? usual : s->max_pixels; /* pictures may be smaller than videos usually are */
     s->video.max_pixels = 768 * side * side;
     return read_bounds(s, own ? own : p, own ? "video_preprocessor_config" : "preprocessor_config", s->video.apart ? s->frames : 1,
                        &s->video.min_pixels, &s->video.max_pixels);

@@ -254,6 +254,29 @@ static void pictures_are_cut_into_tiles(void **state)
     assert_int_equal(s.image_token, 151646);
 }
 
+/* Their own processor's, or the pictures', which may be smaller than videos usually are. */
+static void frames_of_videos_have_bounds(void **state)
+{
+    nrd_vision_spec s;
+    bool any = false;
+    (void)state;
+    assert_null(read(QWEN(""), "{\"max_pixels\":50176}", &s, &any));
+    assert_true(s.takes_videos && !s.video.apart);
+    assert_int_equal(s.video.min_pixels, 50176);
+    assert_int_equal(s.video.max_pixels, 50176);
+    assert_null(read(QWEN(""), "{\"max_pixels\":50176,\"video_processor\":{\"size\":{\"shortest_edge\":784,\"longest_edge\":78400}}}", &s, &any));
+    assert_int_equal(s.max_pixels, 50176);
+    assert_int_equal(s.video.min_pixels, 784);
+    assert_int_equal(s.video.max_pixels, 78400);
+    assert_null(read(QWEN3(""), NULL, &s, &any));
+    assert_true(s.takes_videos && s.video.apart);
+    assert_int_equal(s.video.token, 151656);
+    nrd_error *err = read(QWEN(""), "{\"video_processor\":{\"min_pixels\":9000,\"max_pixels\":8000}}", &s, &any);
+    assert_non_null(err);
+    assert_non_null(strstr(nrd_error_message(err), "video_preprocessor_config: 'min_pixels' is 9000"));
+    nrd_error_free(err);
+}
+
 #define QWEN3_5(more) "{\"model_type\":\"qwen3_5\",\"vision_config\":{\"model_type\":\"qwen3_5_vision\"" more "}}"
 
 static void qwen3_5_has_the_tower_without_rows_for_layers(void **state)
@@ -802,6 +825,7 @@ int main(void)
         cmocka_unit_test(pictures_of_gemma4_are_as_large_as_their_tokens_allow),
         cmocka_unit_test(smolvlm_brings_pictures_to_tiles_in_steps),
         cmocka_unit_test(qwen3_5_has_the_tower_without_rows_for_layers),
+        cmocka_unit_test(frames_of_videos_have_bounds),
         cmocka_unit_test(queries_read_what_the_tower_of_blip2_sees),
         cmocka_unit_test(queries_read_what_the_tower_of_qwen_vl_sees),
         cmocka_unit_test(rows_of_cogvlm_stand_between_two),
