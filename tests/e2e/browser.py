@@ -16,6 +16,10 @@ def find():
     return next((shutil.which(n) for n in names if n and shutil.which(n)), None)
 
 
+class Navigated(AssertionError):
+    """The page was left while it was asked."""
+
+
 class Browser:
     """One page of one browser. Messages end with a zero byte (--remote-debugging-pipe)."""
 
@@ -67,6 +71,8 @@ class Browser:
         while True:
             answer = self.read(seconds)
             if answer.get("id") == message["id"]:
+                if answer.get("error", {}).get("message") == "Inspected target navigated or closed":
+                    raise Navigated(method)
                 assert "error" not in answer, (method, answer["error"])
                 return answer["result"]
             if answer.get("method") == "Page.javascriptDialogOpening":
@@ -85,11 +91,16 @@ class Browser:
         return r["result"].get("value")
 
     def wait(self, expression, seconds=30):
+        """A value that is true; also of the page that comes next, where this one is left meanwhile."""
         until = time.monotonic() + seconds
-        while not (value := self.js(expression)):
+        while True:
+            try:
+                if value := self.js(expression):
+                    return value
+            except Navigated:
+                pass
             assert time.monotonic() < until, f"not within {seconds} s: {expression}"
             time.sleep(0.05)
-        return value
 
     def key(self, name, text="", alt=False, ctrl=False):
         """A key by its name, or a letter by itself."""
