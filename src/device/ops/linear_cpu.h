@@ -20,7 +20,9 @@ enum { PREFETCH_BYTES = 2048 };
  * take longer over a block, and their panel fills L1 meanwhile, so they ask earlier. */
 #if NRD_ISA == 3
 #define ASK_FOR_WEIGHTS(p, T) __builtin_prefetch((p) + ((T) < 8 ? 1 : 2) * PREFETCH_BYTES, 0, 2)
-#define ASK_FOR_FLOATS(p, T) __builtin_prefetch((p) + PREFETCH_BYTES, 0, (T) < 8 ? 2 : 3) /* no gain with more tokens */
+/* No gain with more tokens. The last argument must be a constant, which T is not where nothing is inlined. */
+#define ASK_FOR_FLOATS(p, T) \
+    ((T) < 8 ? __builtin_prefetch((p) + PREFETCH_BYTES, 0, 2) : __builtin_prefetch((p) + PREFETCH_BYTES))
 #else
 #define ASK_FOR_WEIGHTS(p, T) __builtin_prefetch((p) + PREFETCH_BYTES)
 #define ASK_FOR_FLOATS ASK_FOR_WEIGHTS
