@@ -196,6 +196,11 @@ NRD_INLINE vi vi_lookup(const uint8_t table[16], vi i)
 }
 NRD_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 NRD_INLINE vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
+/* `a` as 16 pairs of int16: first * even + second * odd of each, as 32 bits. */
+NRD_INLINE vi vi_weigh_pairs(vf a, int even, int odd)
+{
+    return _mm512_madd_epi16(_mm512_castps_si512(a), _mm512_set1_epi32((int)((uint32_t)odd << 16 | ((uint32_t)even & 0xffffu))));
+}
 /* acc[row] += sum of 4 products: unsigned bytes of w (below `max`) with the 4 signed bytes at x. */
 NRD_INLINE vi vi_dot(vi acc, vi w, const void *x, int max)
 {

@@ -30,13 +30,52 @@ enum { PREFETCH_BYTES = 2048 };
 enum { PANEL_Q8_BYTES = 52 }; /* a token's share of 32 k: 32 + 4 + 8 + 8 */
 enum { PANEL_COLS = 128 };     /* of a float panel, regrouped at a time: 8 KiB */
 
+#if NRD_ISA >= 2
+/* Up to 16 blocks from `block` on of a panel of 16 tokens: what rows have block by block is transposed. */
+NRD_KERNEL void panel_q8_16(const nrd_linear_panel *a, int64_t block, int n_blocks, uint8_t *p)
+{
+    const int64_t nb = nrd_act_q8_blocks(a->cols);
+    const uint8_t *q[16];
+    vf d[16], sums[16];
+
+    NRD_UNROLL
+    for (int t = 0; t < 16; t++) {
+        const uint8_t *row = (const uint8_t *)a->x + (size_t)t * a->row_bytes;
+        q[t] = row + block * 32;
+        d[t] = vf_load_n((const float *)(const void *)(row + (nb * 8 + block) * 4), n_blocks);
+        sums[t] = vf_load_n((const float *)(const void *)(row + (nb * 9 + block) * 4), n_blocks);
+    }
+    vf_transpose(d);
+    vf_transpose(sums);
+    for (int b = 0; b < n_blocks; b++, p += 16 * PANEL_Q8_BYTES) {
+        float *s = (float *)(void *)(p + 16 * 36);
+        const int other = a->halves ? 0 : 1;
+        NRD_UNROLL
+        for (int t = 0; t < 16; t++) {
+            memcpy(p + t * 32, q[t] + b * 32, 32);
+        }
+        vf_store(s - 16, d[b]);
+        vf_store(s, vf_mul(d[b], vf_from_vi(vi_weigh_pairs(sums[b], 1, other))));
+        vf_store(s + 16, a->halves ? vf_mul(d[b], vf_from_vi(vi_weigh_pairs(sums[b], 0, 1))) : vf_zero());
+        vi_store(s + 32, vi_weigh_pairs(sums[b], -a->offset, -a->offset * other));
+        vi_store(s + 48, vi_weigh_pairs(sums[b], 0, a->halves ? -a->offset : 0));
+    }
+}
+#endif
+
 /* A panel of T tokens, the first n of them present. */
 NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T, const int n)
 {
-    int64_t nb = nrd_act_q8_blocks(a->cols);
+    int64_t nb = nrd_act_q8_blocks(a->cols), b = 0;
     uint8_t *p = a->panel;
 
-    for (int64_t b = 0; b < a->n_blocks; b++, p += T * PANEL_Q8_BYTES) {
+#if NRD_ISA >= 2
+    for (int step; n == 16 && b < nb; b += step, p += step * 16 * PANEL_Q8_BYTES) {
+        step = nb - b < 16 ? (int)(nb - b) : 16;
+        panel_q8_16(a, b, step, p);
+    }
+#endif
+    for (; b < a->n_blocks; b++, p += T * PANEL_Q8_BYTES) {
         int8_t *q = (int8_t *)p;
         float *d = (float *)(void *)(p + T * 32), *s = d + T;
         int32_t *o = (int32_t *)(void *)(s + 2 * T);
