@@ -189,9 +189,10 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p = verbs.add_parser("draw")
     p.add_argument("curves")
-    p.add_argument("--out", required=True, help="folder; tune-NAME.svg of each")
+    p.add_argument("--out", required=True, help="folder, made where it is not there; tune-NAME.svg of each")
     flags = parser.parse_args()
     if flags.verb == "draw":
+        pathlib.Path(flags.out).mkdir(parents=True, exist_ok=True)
         for name, curves in json.load(open(flags.curves, encoding="utf-8")).items():
             path = pathlib.Path(flags.out) / f"tune-{name}.svg"
             if len({x for points in curves.values() for x in points}) < 2:

@@ -25,6 +25,14 @@ def test_a_curve_passes_through_the_medians(tmp_path):
     assert y1 > y2 > y4 and abs((y1 - y2) - (y2 - y4)) < 0.2
 
 
+def test_the_folder_is_made(tmp_path):
+    (tmp_path / "curves.json").write_text(json.dumps({"batch": {"a": {"1": [9], "2": [20]}}}))
+    done = subprocess.run([sys.executable, TOOL, "draw", tmp_path / "curves.json", "--out", tmp_path / "new/images"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "new/images/tune-batch.svg").is_file()
+
+
 def test_one_point_is_no_curve(tmp_path):
     done = draw(tmp_path, {"threads": {"a": {"1": [9, 10]}}})
     assert done.returncode == 1 and "'threads' has one point; a curve needs two at least" in done.stderr
