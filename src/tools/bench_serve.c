@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "tools/load/connection.h"
 #include "tools/load/grpc_open.h"
+#include "tools/load/model_inputs.h"
 #include "tools/load/report.h"
 
 #include <limits.h>
@@ -100,6 +101,20 @@ static nrd_error *read_api(bench *b)
     if ((a->kind == NRD_API_RAW) != (o->body != NULL)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--api raw and --body FILE belong together");
     }
+    return NULL;
+}
+
+/* What the model calls the fewest tokens of an answer: there the end is ignored. */
+static nrd_error *find_least(nrd_api *a, const options *o, const char *url)
+{
+    static const char *const names[] = {"min_length", "min_tokens"}; /* up to v0.19, after it */
+    const nrd_client_config server = nrd_connection_config(&o->connection, url, "");
+    uint32_t has = 0;
+    NRD_TRY(nrd_load_find_inputs(a, &server, names, 2, &has));
+    if (!has) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--ignore_eos: model '%s' has no input min_length or min_tokens", a->model);
+    }
+    a->least = names[has & 1 ? 0 : 1];
     return NULL;
 }
 
@@ -392,6 +407,9 @@ static nrd_error *set_up(bench *b, const char *url)
     }
     b->arrivals.is_constant = *o->arrivals == 'c';
     NRD_TRY(read_api(b));
+    if (b->api.ignores_end && !b->api.sends_ids && (b->api.kind == NRD_API_INFER || b->api.kind == NRD_API_INFER_STREAM)) {
+        NRD_TRY(find_least(&b->api, o, url));
+    }
     if (o->goodput) {
         NRD_TRY(nrd_load_limits_parse(&b->report.limits, o->goodput));
     }

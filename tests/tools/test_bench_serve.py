@@ -133,6 +133,40 @@ def test_calls_of_grpc(server, tmp_path, model):
     assert "ttft_ms" not in level and level["output_tokens"] == 12 * 8
 
 
+@pytest.mark.parametrize("kept", ["min_length", "min_tokens", None])
+def test_the_shortest_answer_is_asked_for_by_the_models_own_name(server, tmp_path, kept):
+    """Up to v0.19 repositories have min_length, after it min_tokens."""
+    model, engine, repo = server.model, tmp_path / "engine", tmp_path / "repo"
+    subprocess.run([NEREID, "build", model, "--output_dir", engine], check=True, capture_output=True)
+    subprocess.run([NEREID, "repo", "--engine_dir", engine, "--tokenizer_dir", model, "--output_dir", repo, "--set",
+                    "decoupled_mode:False"], check=True, capture_output=True)
+    config = repo / "ensemble/config.pbtxt"
+    text = config.read_text()
+    for name in {"min_length", "min_tokens"} - {kept}:
+        text, n = re.subn(r"input_map \{\s*key: \"%s\".*?\},?|\{\s*name: \"%s\".*?\}," % (name, name), "", text, flags=re.S)
+        assert n == 2
+    config.write_text(text)
+    old = Server(repo, tmp_path).wait_ready()
+    try:
+        words = "--api", "infer", "-n", 4, "--input_len", 10, "--output_len", 8, "--ignore_eos"
+        for where in ([url(old)], [f"127.0.0.1:{old.grpc}", "--protocol", "grpc"]):
+            if kept:
+                bench(*where, *words, "--json", tmp_path / "a.json")
+                level, = json.loads((tmp_path / "a.json").read_text())["levels"]
+                assert (level["completed"], level["output_tokens"]) == (4, 4 * 8)
+            else:
+                done = subprocess.run([NEREID, "bench", "serve", *map(str, (*where, *words))], capture_output=True, text=True)
+                assert done.returncode == 1
+                assert "--ignore_eos: model 'ensemble' has no input min_length or min_tokens" in done.stderr
+        for where in ([url(old)], [f"127.0.0.1:{old.grpc}", "--protocol", "grpc"]):
+            done = subprocess.run([NEREID, "bench", "serve", *map(str, (*where, *words)), "--model", "nobody"],
+                                  capture_output=True, text=True)
+            assert done.returncode == 1 and "the inputs of model 'nobody' are not known: " in done.stderr
+            assert "'nobody' is not found" in done.stderr
+    finally:
+        old.stop()
+
+
 def test_an_open_loop_sends_when_it_is_time(responder, tmp_path):
     out = tmp_path / "out.json"
     bench(responder, "--api", "generate", "-n", 40, "--request_rate", 40, "--arrivals", "constant", "--csv",

@@ -161,7 +161,7 @@ static void list_tensors(const nrd_api *a, const nrd_prompt *p, tensors *t)
         t->v[0] = (nrd_grpc_tensor){"text_input", "BYTES", 1, p->text, p->n_text};
         add_number(t, "max_tokens", p->max_tokens);
         if (a->ignores_end) {
-            add_number(t, "min_length", p->max_tokens);
+            add_number(t, a->least, p->max_tokens);
         }
     }
     if (a->kind == NRD_API_INFER_STREAM) {

@@ -32,6 +32,7 @@ typedef struct nrd_api {
     bool sends_ids;         /* input_ids of tensorrt_llm; completions: the prompt as token ids */
     bool ignores_end;       /* as many tokens as asked for, whatever the model would do */
     bool asks_usage;        /* the stream's last event is to count tokens */
+    const char *least;      /* of texts to infer, with ignores_end: the model's input for the fewest tokens of an answer */
     int32_t end_id, pad_id; /* of sends_ids */
     const char *system;     /* of chat: the message before the prompt, or NULL */
     const char *sampling;   /* members of the request's JSON object, without braces, or NULL */

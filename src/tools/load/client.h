@@ -22,6 +22,7 @@ typedef struct nrd_client_config {
     const char *headers; /* "Name: value" lines with \r\n behind each, or "" */
     const char *ca_cert; /* of https; NULL: the system's */
     double timeout_s;    /* nothing came for so long: the request has failed */
+    bool gets;           /* HTTP: GET, of bodies that are empty */
     bool streams;        /* gRPC: requests go over streams that are kept, and end with their last answer */
     /* data: an event of a stream, else the body; of gRPC a message. Borrows. */
     void (*piece)(void *tag, int status, const char *data, size_t n);

@@ -31,9 +31,13 @@ typedef struct nrd_grpc_ops {
      * outputs to `output`. NULL, or what went wrong (in `why`). */
     const char *(*read)(const char *data, size_t n, bool is_stream, void (*output)(void *arg, const nrd_grpc_output *o),
                         void *arg, char *why, size_t n_why);
+    /* A ModelMetadataRequest; free() it. NULL: no memory. */
+    char *(*metadata)(const char *model, size_t *out_n);
+    /* Reads its answer and gives the name of each input to `input`. NULL, or what went wrong. */
+    const char *(*read_metadata)(const char *data, size_t n, void (*input)(void *arg, const char *name), void *arg);
 } nrd_grpc_ops;
 
 /* The one symbol of the plug-in; changes its name with the table. */
-#define NRD_GRPC_SYMBOL "nrd_grpc_ops_1"
+#define NRD_GRPC_SYMBOL "nrd_grpc_ops_2"
 
 #endif

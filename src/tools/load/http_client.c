@@ -339,8 +339,8 @@ static nrd_error *read_url(nrd_http_client *h, const nrd_client_config *c)
         h->host = host[0] == '[' && host[n - 1] == ']' ? nrd_xstrndup(host + 1, n - 2)
                                                        : nrd_xstrdup(host);
         nrd_str_printf(
-            &head, "POST %.*s%s HTTP/1.1\r\nHost: %s:%d\r\nContent-Type: application/json\r\n%s",
-            (int)n_prefix, prefix, c->path, host, port, c->headers);
+            &head, "%s %.*s%s HTTP/1.1\r\nHost: %s:%d\r\nContent-Type: application/json\r\n%s",
+            c->gets ? "GET" : "POST", (int)n_prefix, prefix, c->path, host, port, c->headers);
         h->head = nrd_str_steal(&head);
         err = find_address(h, port);
     }

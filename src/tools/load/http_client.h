@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tools/load/http_client.h - POST requests to one server, any number at a time, from one thread.
+ * tools/load/http_client.h - requests to one server, any number at a time, from one thread.
  *
  * Purpose   Connections are kept and used again; a request gets one that is idle, or a new one. What
  *           comes is told at once, event by event.

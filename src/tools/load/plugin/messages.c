@@ -125,6 +125,31 @@ const char *nrd_grpc_read(const char *data, size_t n, bool is_stream,
     return NULL;
 }
 
+char *nrd_grpc_metadata(const char *model, size_t *out_n)
+{
+    Inference__ModelMetadataRequest r = INFERENCE__MODEL_METADATA_REQUEST__INIT;
+    r.name = (char *)(uintptr_t)model;
+    *out_n = inference__model_metadata_request__get_packed_size(&r);
+    uint8_t *out = malloc(*out_n ? *out_n : 1);
+    if (out) {
+        inference__model_metadata_request__pack(&r, out);
+    }
+    return (char *)out;
+}
+
+const char *nrd_grpc_read_metadata(const char *data, size_t n, void (*give)(void *arg, const char *name), void *arg)
+{
+    Inference__ModelMetadataResponse *r = inference__model_metadata_response__unpack(NULL, n, (const uint8_t *)data);
+    if (!r) {
+        return "the answer is no ModelMetadataResponse";
+    }
+    for (size_t i = 0; i < r->n_inputs; i++) {
+        give(arg, r->inputs[i]->name);
+    }
+    inference__model_metadata_response__free_unpacked(r, NULL);
+    return NULL;
+}
+
 bool nrd_grpc_is_last(const uint8_t *data, size_t n)
 {
     stream_response *s = inference__model_stream_infer_response__unpack(NULL, n, data);
