@@ -139,8 +139,8 @@ static nrd_error *settle_group(job *j)
     }
     bad = not_divided(&j->modules, g->group);
     return bad ? nrd_errorf(NRD_ERR_INVALID_ARG, "--awq_block_size: groups of %lld columns do not divide the %lld of '%s'; "
-                            "leave the option out, or --exclude the module", (long long)g->group,
-                            (long long)bad->src->dims[1], bad->src->name)
+                            "%s, or --exclude the module", (long long)g->group, (long long)bad->src->dims[1], bad->src->name,
+                            j->o->group ? "leave the option out" : "give a number that does")
                : NULL;
 }
 
@@ -269,11 +269,18 @@ done:
     return layer >= 0 ? nrd_error_wrap(err, "layer %d", layer) : err;
 }
 
-static uint64_t source_bytes(const job *j)
+static uint64_t source_bytes(const job *j, uint64_t *out_numbers)
 {
     uint64_t n = 0;
+    *out_numbers = 0;
     for (size_t i = 0; i < nrd_source_n_tensors(j->src, 0); i++) {
-        n += nrd_source_tensor_at(j->src, 0, i)->data_bytes;
+        const nrd_src_tensor *t = nrd_source_tensor_at(j->src, 0, i);
+        uint64_t numbers = 1;
+        for (int d = 0; d < t->n_dims; d++) {
+            numbers *= (uint64_t)t->dims[d];
+        }
+        *out_numbers += numbers;
+        n += t->data_bytes;
     }
     return n;
 }
@@ -368,9 +375,11 @@ static nrd_error *finish(job *j, const char *path, double seconds)
     nrd_error *err = NULL;
     nrd_qmeasure m = {0};
     nrd_qreport r = {.model = path, .qformat = j->settings.scheme.name, .settings = nrd_str_cstr(&j->settings_json),
-                     .bytes_before = source_bytes(j), .calibration_tokens = j->calibration.ids.n, .seconds = seconds};
+                     .why_left = is_copy(j) ? "full_prec quantizes no weight" : "kept by the budget of bits",
+                     .calibration_tokens = j->calibration.ids.n, .seconds = seconds};
     const int32_t n = j->modules.n_layers;
 
+    r.bytes_before = source_bytes(j, &r.n_weights);
     NRD_TRY(nrd_qfolder_index(j->folder, &r.bytes_after));
     NRD_TRY(nrd_qreport_write(&r, j->o->output_dir, j->folder, n));
     NRD_TRY(nrd_qfolder_finish(j->folder, is_copy(j) ? NULL : &j->settings.scheme, j->settings.cache_dtype));

@@ -227,6 +227,37 @@ def test_modules_that_are_excluded_stay(home, tmp_path):
     run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e", "--tp_size", "2")
 
 
+REASONS = {"embeddings": "embeddings stay", "tied": "the embedding is the LM head, too", "head": "the LM head stays without --quantize_lm_head",
+           "excluded": "excluded by --exclude", "budget": "kept by the budget of bits", "router": "a router is not quantized",
+           "copy": "full_prec quantizes no weight", "latent": "keys and values are not multiplied as one"}
+
+
+@pytest.mark.parametrize("arch, qformat, words, reasons", [
+    ("llama3", "int8_wo", "--exclude o_proj,layers.0.mlp", "embeddings head excluded"),
+    ("gemma3", "int8_sq", "--auto_quantize_bits 11", "tied budget"), ("llama3", "int4_gptq", "--mixed auto", "embeddings head"),
+    ("qwen3_moe", "int8_wo", "--quantize_lm_head", "embeddings router"), ("gemma3", "full_prec", "", "tied copy"),
+    ("deepseek_v3-plain", "int8_wo", "--exclude gate_proj", "embeddings head excluded router latent")])
+def test_the_report_names_every_matrix_with_its_bits_or_why_it_stays(home, tmp_path, arch, qformat, words, reasons):
+    report = quantize(home / arch, tmp_path / "q", qformat, *words.split())
+    sources, made = {}, {}
+    for folder_, out in ((home / arch, sources), (tmp_path / "q", made)):
+        for part in folder_.glob("model*.safetensors"):
+            out |= safetensors(part)
+    matrices = {name.removesuffix(".weight") for name, x in sources.items() if x.ndim == 2 and not name.endswith("bias")}
+    rounded = [m["name"] for layer in report["layers"] for m in layer["modules"]]
+    kept = {m["name"]: m for m in report["kept"]}
+    assert sorted(rounded + list(kept)) == sorted(matrices) and len(kept) == len(report["kept"])
+    assert {m["reason"] for m in report["kept"]} == {REASONS[word] for word in reasons.split()}
+    for name, m in kept.items():
+        assert m["bits"] == 8 * made[name + ".weight"].itemsize
+        assert ("exclude" in words and (".o_proj" in name or "layers.0.mlp." in name or "gate_proj" in name)) <= ("--exclude" in m["reason"])
+    stored = sum(x.nbytes for x in made.values())
+    assert report["bits_per_weight_after"] == pytest.approx(8 * stored / sum(x.size for x in sources.values()), rel=1e-5)
+    page = (tmp_path / "q/report.html").read_text()
+    assert all(f"<td>{name}</td><td>{m['bits']}</td>" in page for name, m in kept.items())
+    assert all(page.count(REASONS[word]) == sum(m["reason"] == REASONS[word] for m in report["kept"]) for word in reasons.split())
+
+
 def test_the_lm_head_can_be_quantized(home, tmp_path):
     report = quantize(home / "llama3", tmp_path / "q", "int8_wo", "--quantize_lm_head")
     assert [m["name"] for m in report["layers"][-1]["modules"]] == ["lm_head"] and report["kl_divergence"] < 0.02

@@ -418,6 +418,51 @@ done:
     return err;
 }
 
+nrd_error *nrd_qfolder_kept(const nrd_qfolder *f, const char *why_left, nrd_qkept **out, size_t *out_n)
+{
+    nrd_error *err = NULL;
+    const nrd_qmodules *q = f->modules;
+    const char **left = NULL;
+    size_t n_left = 0, n = q->n_kept;
+
+    *out = NULL;
+    NRD_TRY_GOTO(modules_of(f, LEFT, &left, &n_left), err, done);
+    NRD_NEW_GOTO(*out, n + n_left + 1, err, done);
+    for (size_t i = 0; i < n; i++) {
+        (*out)[i] = q->kept[i];
+    }
+    for (size_t i = 0, k = 0; i < q->n && k < n_left; i++) {
+        if (q->modules[i].name == left[k]) { /* both have one order */
+            (*out)[n + k++] = (nrd_qkept){q->modules[i].name, nrd_qmodules_bits(q->modules[i].src), why_left, true};
+        }
+    }
+    *out_n = n + n_left;
+done:
+    free(left);
+    return err;
+}
+
+/* The names of linear modules that stay, of the plan and of the budget. */
+static nrd_error *ignored_names(const nrd_qfolder *f, const char ***out, size_t *out_n)
+{
+    nrd_error *err = NULL;
+    nrd_qkept *kept = NULL;
+    size_t n = 0;
+
+    *out = NULL;
+    *out_n = 0;
+    NRD_TRY_GOTO(nrd_qfolder_kept(f, "", &kept, &n), err, done);
+    NRD_NEW_GOTO(*out, n + 1, err, done);
+    for (size_t i = 0; i < n; i++) {
+        if (kept[i].is_linear) {
+            (*out)[(*out_n)++] = kept[i].name;
+        }
+    }
+done:
+    free(kept);
+    return err;
+}
+
 /* What files hold decides, since a run that goes on may choose otherwise for the rest. */
 static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dtype cache, nrd_str *text)
 {
@@ -425,12 +470,13 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dty
     const bool with_head = f->modules->modules[f->modules->n - 1].layer < 0; /* it is quantized */
     nrd_qpack_group groups[2] = {{.grid = s->grid, .inputs = s->inputs, .static_inputs = s->static_inputs},
                                  {.grid = nrd_qmix_wide}};
-    size_t n = 1, n_left = 0, n_ignored = f->modules->n_ignored;
-    const char **left = NULL, **ignored = NULL;
+    size_t n = 1, n_ignored = 0;
+    const char **ignored = NULL;
 
+    NRD_TRY_GOTO(ignored_names(f, &ignored, &n_ignored), err, done);
     if (!strcmp(s->format, NRD_QPACK_GPTQ)) {
-        nrd_qpack_gptq_config(text, &s->grid, f->modules->ignored, f->modules->n_ignored, with_head);
-        return NULL;
+        nrd_qpack_gptq_config(text, &s->grid, ignored, n_ignored, with_head);
+        goto done;
     }
     if (s->grid.bits != nrd_qmix_wide.bits) {
         NRD_TRY_GOTO(modules_of(f, nrd_qmix_wide.bits, &groups[1].targets, &groups[1].n_targets), err, done);
@@ -439,14 +485,8 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dty
         NRD_TRY_GOTO(modules_of(f, s->grid.bits, &groups[0].targets, &groups[0].n_targets), err, done);
         n = 2;
     }
-    NRD_TRY_GOTO(modules_of(f, LEFT, &left, &n_left), err, done);
-    NRD_NEW_GOTO(ignored, n_ignored + n_left, err, done);
-    for (size_t i = 0; i < n_ignored + n_left; i++) {
-        ignored[i] = i < n_ignored ? f->modules->ignored[i] : left[i - n_ignored];
-    }
-    nrd_qpack_config(text, s->format, groups, n, ignored, n_ignored + n_left, with_head, cache);
+    nrd_qpack_config(text, s->format, groups, n, ignored, n_ignored, with_head, cache);
 done:
-    free(left);
     free(ignored);
     free(groups[0].targets);
     free(groups[1].targets);

@@ -100,24 +100,43 @@ static char *module_name(const nrd_src_tensor *src)
     return nrd_xstrndup(src->name, nrd_str_has_suffix(src->name, ".weight") ? n - strlen(".weight") : n);
 }
 
+int nrd_qmodules_bits(const nrd_src_tensor *t)
+{
+    uint64_t n = 1;
+    for (int d = 0; d < t->n_dims; d++) {
+        n *= (uint64_t)t->dims[d];
+    }
+    return n > 0 ? (int)(8 * t->data_bytes / n) : 0;
+}
+
 /* Once, also where several weights are made of a tensor. */
-static void ignore(nrd_qmodules *q, const nrd_src_tensor *src)
+static void keep(nrd_qmodules *q, const nrd_src_tensor *src, const char *why, bool is_linear)
 {
     char *name = src ? module_name(src) : NULL;
-    for (size_t i = 0; i < q->n_ignored && name; i++) {
-        if (!strcmp(q->ignored[i], name)) {
+    for (size_t i = 0; i < q->n_kept && name; i++) {
+        if (!strcmp(q->kept[i].name, name)) {
             free(name);
             name = NULL;
         }
     }
     if (name) {
-        q->ignored = nrd_xrealloc(q->ignored, (q->n_ignored + 1) * sizeof *q->ignored);
-        q->ignored[q->n_ignored++] = name;
+        q->kept = nrd_xrealloc(q->kept, (q->n_kept + 1) * sizeof *q->kept);
+        q->kept[q->n_kept++] = (nrd_qkept){name, nrd_qmodules_bits(src), why, is_linear};
     }
 }
 
+/* Why a linear module stays; NULL: it is quantized. */
+static const char *why_kept(const char *rest, const char *name, bool is_head, bool with_head, const char *exclude)
+{
+    return strstr(rest, "router.")      ? "a router is not quantized"
+           : strstr(rest, "per_layer.") ? "inputs of each layer are not quantized"
+           : matches(exclude, name)     ? "excluded by --exclude"
+           : is_head && !with_head      ? "the LM head stays without --quantize_lm_head"
+                                           : NULL;
+}
+
 static nrd_error *add_module(nrd_qmodules *q, const nrd_source *s, const nrd_plan_tensor *t, const nrd_src_tensor *src,
-                             int32_t layer, int input, bool stays)
+                             int32_t layer, int input, const char *why_stays)
 {
     if (nrd_qmodules_find(q, src)) {
         return NULL; /* of a weight that is made of halves */
@@ -125,8 +144,8 @@ static nrd_error *add_module(nrd_qmodules *q, const nrd_source *s, const nrd_pla
     if (layer >= 0 && input < NRD_PRODUCTS) {
         q->layers[layer].n_readers[input]++;
     }
-    if (stays) {
-        ignore(q, src);
+    if (why_stays) {
+        keep(q, src, why_stays, true);
         return NULL;
     }
     NRD_TRY(check_tensor(t, src));
@@ -139,6 +158,19 @@ static nrd_error *add_module(nrd_qmodules *q, const nrd_source *s, const nrd_pla
     return NULL;
 }
 
+/* Embeddings and convolutions: one matrix or a stack. */
+static void keep_others(nrd_qmodules *q, const nrd_plan_tensor *t)
+{
+    const bool is_head = strstr(t->name, "vocab_embedding") && nrd_plan_spec(q->plan)->tied_embeddings;
+    const char *why = is_head ? "the embedding is the LM head, too" : strstr(t->name, "embedding") ? "embeddings stay" : "no linear module";
+    for (int p = 0; p < t->n_parts; p++) {
+        const nrd_plan_part *part = &t->parts[p];
+        for (int32_t e = 0; e < (part->stack ? t->n_stacked : 1); e++) {
+            keep(q, part->stack ? part->stack[e] : part->src, why, false);
+        }
+    }
+}
+
 static nrd_error *add_planned(nrd_qmodules *q, const nrd_source *s, const nrd_plan_tensor *t, const char *exclude,
                               bool with_head)
 {
@@ -148,9 +180,13 @@ static nrd_error *add_planned(nrd_qmodules *q, const nrd_source *s, const nrd_pl
     const bool is_head = !strcmp(t->name, "lm_head.weight");
 
     if (!t->is_vector && (nrd_str_has_prefix(rest, "attention.k_b.") || nrd_str_has_prefix(rest, "attention.v_b."))) {
-        ignore(q, t->parts[0].src); /* a linear module for others; here keys and values of its own, which are not multiplied as one */
+        keep(q, t->parts[0].src, "keys and values are not multiplied as one", true); /* a linear module for others; here keys and values of its own, which are not multiplied as one */
     }
-    if (t->is_vector || !need || !need->is_linear) {
+    if (t->is_vector) {
+        return NULL;
+    }
+    if (!need || !need->is_linear) {
+        keep_others(q, t);
         return NULL;
     }
     for (int p = 0; p < t->n_parts; p++) {
@@ -160,8 +196,8 @@ static nrd_error *add_planned(nrd_qmodules *q, const nrd_source *s, const nrd_pl
             if (!src) {
                 continue; /* padding */
             }
-            const bool stays = strstr(rest, "router.") || strstr(rest, "per_layer.") || (is_head && !with_head) || matches(exclude, src->name);
-            NRD_TRY(add_module(q, s, t, src, layer, input_of(rest, e, nrd_plan_spec(q->plan)->latent.q_rank > 0), stays));
+            NRD_TRY(add_module(q, s, t, src, layer, input_of(rest, e, nrd_plan_spec(q->plan)->latent.q_rank > 0),
+                               why_kept(rest, src->name, is_head, with_head, exclude)));
         }
     }
     return NULL;
@@ -389,7 +425,7 @@ static nrd_error *look_at_source(nrd_qmodules *q, const nrd_source *s)
         }
         q->source_layers[i] = -1;
         if (t->n_dims == 2 && nrd_str_has_suffix(t->name, ".weight")) {
-            ignore(q, t);
+            keep(q, t, "no part of the text model", true);
         }
     }
 done:
@@ -402,8 +438,8 @@ static nrd_error *check_exclude(const nrd_qmodules *q, const char *exclude)
         const size_t n = strcspn(at, ",");
         char *one = nrd_xstrndup(at, n);
         bool found = !strcmp(one, "lm_head");
-        for (size_t i = 0; i < q->n_ignored && !found; i++) {
-            found = matches(one, q->ignored[i]);
+        for (size_t i = 0; i < q->n_kept && !found; i++) {
+            found = q->kept[i].is_linear && matches(one, q->kept[i].name);
         }
         nrd_error *err = found ? NULL
                                : nrd_errorf(NRD_ERR_INVALID_ARG, "--exclude: no linear module is called '%s'; this model has, "
@@ -458,8 +494,8 @@ void nrd_qmodules_close(nrd_qmodules *q)
     for (size_t i = 0; i < q->n; i++) {
         free(q->modules[i].name);
     }
-    for (size_t i = 0; i < q->n_ignored; i++) {
-        free(q->ignored[i]);
+    for (size_t i = 0; i < q->n_kept; i++) {
+        free(q->kept[i].name);
     }
     for (int32_t i = 0; i < q->n_layers && q->layers; i++) {
         free(q->layers[i].attention);
@@ -467,7 +503,7 @@ void nrd_qmodules_close(nrd_qmodules *q)
         free(q->layers[i].keys.list);
     }
     free(q->modules);
-    free(q->ignored);
+    free(q->kept);
     free(q->layers);
     free(q->source_layers);
     nrd_plan_free(q->plan);

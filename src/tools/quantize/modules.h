@@ -62,6 +62,13 @@ typedef struct nrd_qlayer {
     char *attention;             /* the attention module's name, owned; NULL: the layer has none */
 } nrd_qlayer;
 
+typedef struct nrd_qkept { /* a matrix that stays as it is */
+    char *name;      /* owned: without ".weight" */
+    int bits;        /* of a number of its weight */
+    const char *why; /* static */
+    bool is_linear;  /* else an embedding or a convolution, which no format takes for a linear module */
+} nrd_qkept;
+
 typedef struct nrd_qmodules {
     nrd_plan *plan;
     nrd_qmodule *modules; /* [n] by layer, those of no layer at the end */
@@ -70,14 +77,15 @@ typedef struct nrd_qmodules {
     int32_t n_layers;
     int32_t *source_layers; /* of each tensor of the source; -1: none */
     int n_inputs;         /* of a layer: all that a module may read */
-    char **ignored;       /* [n_ignored] linear modules that stay as they are, by name */
-    size_t n_ignored;
+    nrd_qkept *kept;      /* [n_kept] */
+    size_t n_kept;
 } nrd_qmodules;
 
 /* exclude: names or patterns (as of files) of modules that stay, with ',' between them; NULL: none. with_head: the LM head
  * is quantized too, where it is not the embedding. */
 nrd_error *nrd_qmodules_open(nrd_qmodules *out, const nrd_source *src, const char *exclude, bool with_head) NRD_MUST_USE;
 void nrd_qmodules_close(nrd_qmodules *q);
+int nrd_qmodules_bits(const nrd_src_tensor *t); /* of a number, as the file has it */
 const nrd_qmodule *nrd_qmodules_find(const nrd_qmodules *q, const nrd_src_tensor *src); /* NULL: not quantized */
 
 #endif

@@ -76,7 +76,7 @@ static void put_pattern(nrd_str *out, const char *name)
     nrd_str_fini(&pattern);
 }
 
-void nrd_qpack_gptq_config(nrd_str *out, const nrd_qgrid *g, char *const *ignored, size_t n_ignored, bool with_head)
+void nrd_qpack_gptq_config(nrd_str *out, const nrd_qgrid *g, const char *const *ignored, size_t n_ignored, bool with_head)
 {
     nrd_str_printf(out, "{\"quant_method\": \"gptq\", \"checkpoint_format\": \"gptq\", \"bits\": %d, \"group_size\": %lld, "
                    "\"desc_act\": false, \"sym\": %s, \"lm_head\": %s, \"pack_dtype\": \"int32\", \"dynamic\": {", g->bits,

@@ -20,6 +20,6 @@ nrd_error *nrd_qpack_gptq_check(const nrd_qmodules *q, int bits) NRD_MUST_USE;
 /* As nrd_qpack. The grid's zero points are 1 or more: others' kernels add one without cutting it to `bits` bits. */
 nrd_error *nrd_qpack_gptq(const nrd_qresult_module *y, nrd_qtensor *t, int *n) NRD_MUST_USE;
 /* The member quantization_config of config.json, as nrd_qpack_config. */
-void nrd_qpack_gptq_config(nrd_str *out, const nrd_qgrid *g, char *const *ignored, size_t n_ignored, bool with_head);
+void nrd_qpack_gptq_config(nrd_str *out, const nrd_qgrid *g, const char *const *ignored, size_t n_ignored, bool with_head);
 
 #endif

@@ -45,13 +45,39 @@ static void put_measured(nrd_str *out, const nrd_qmeasure *m)
     }
 }
 
-static void put_json(nrd_str *out, const nrd_qreport *r, const nrd_qfolder *f, int32_t n_layers)
+static double bits_of(const nrd_qreport *r, uint64_t bytes)
 {
+    return r->n_weights > 0 ? 8 * (double)bytes / (double)r->n_weights : 0;
+}
+
+static void put_kept(nrd_str *out, const nrd_qkept *kept, size_t n)
+{
+    nrd_str_puts(out, ",\n  \"kept\": [");
+    for (size_t i = 0; i < n; i++) {
+        nrd_str_puts(out, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
+        nrd_json_put_cstr(out, kept[i].name);
+        nrd_str_printf(out, ", \"bits\": %d, \"reason\": ", kept[i].bits);
+        nrd_json_put_cstr(out, kept[i].why);
+        nrd_str_putc(out, '}');
+    }
+    nrd_str_puts(out, n ? "\n  ]" : "]");
+}
+
+static nrd_error *put_json(nrd_str *out, const nrd_qreport *r, const nrd_qfolder *f, int32_t n_layers)
+{
+    nrd_error *err = NULL;
+    nrd_qkept *kept = NULL;
+    size_t n_kept = 0;
+
     const char *note;
+
+    NRD_TRY_GOTO(nrd_qfolder_kept(f, r->why_left, &kept, &n_kept), err, done);
     nrd_str_puts(out, "{\n  \"model\": ");
     nrd_json_put_cstr(out, r->model);
     nrd_str_printf(out, ",\n  \"qformat\": \"%s\",\n  \"settings\": %s,\n  \"bytes_before\": %llu,\n  \"bytes_after\": %llu",
                    r->qformat, r->settings, (unsigned long long)r->bytes_before, (unsigned long long)r->bytes_after);
+    put_number(out, "bits_per_weight_before", bits_of(r, r->bytes_before));
+    put_number(out, "bits_per_weight_after", bits_of(r, r->bytes_after));
     if (r->token_bytes_after > 0) {
         nrd_str_printf(out, ",\n  \"token_bytes_before\": %llu,\n  \"token_bytes_after\": %llu",
                        (unsigned long long)r->token_bytes_before, (unsigned long long)r->token_bytes_after);
@@ -60,6 +86,7 @@ static void put_json(nrd_str *out, const nrd_qreport *r, const nrd_qfolder *f, i
     put_number(out, "calibration_tokens", (double)r->calibration_tokens);
     put_number(out, "seconds", r->seconds);
     put_measured(out, r->measured);
+    put_kept(out, kept, n_kept);
     nrd_str_puts(out, ",\n  \"layers\": [");
     for (int32_t i = 0; i <= n_layers; i++) { /* what belongs to none is last */
         const int32_t layer = i < n_layers ? i : -1;
@@ -68,6 +95,9 @@ static void put_json(nrd_str *out, const nrd_qreport *r, const nrd_qfolder *f, i
         }
     }
     nrd_str_puts(out, "\n  ]\n}\n");
+done:
+    free(kept);
+    return err;
 }
 
 /* ---- the page ---- */
@@ -127,6 +157,23 @@ static void put_layers(nrd_str *out, const nrd_json *layers)
     }
 }
 
+static void put_kept_rows(nrd_str *out, const nrd_json *kept)
+{
+    if (nrd_json_len(kept) == 0) {
+        return;
+    }
+    nrd_str_puts(out, "<h2>What stays</h2><table><tr><th>module</th><th>bits</th><th>reason</th></tr>\n");
+    for (size_t i = 0; i < nrd_json_len(kept); i++) {
+        const nrd_json *one = nrd_json_at(kept, i);
+        nrd_str_puts(out, "<tr><td>");
+        put_escaped(out, nrd_json_get_str(one, "name", ""));
+        nrd_str_printf(out, "</td><td>%lld</td><td style=\"text-align:left\">", (long long)nrd_json_get_int(one, "bits", 0));
+        put_escaped(out, nrd_json_get_str(one, "reason", ""));
+        nrd_str_puts(out, "</td></tr>\n");
+    }
+    nrd_str_puts(out, "</table>");
+}
+
 static void put_settings(nrd_str *out, const nrd_json *settings)
 {
     nrd_str value = {0};
@@ -165,6 +212,7 @@ static void put_page(nrd_str *out, const nrd_qreport *r, const nrd_json *all)
     }
     nrd_str_puts(out, "</p><table><tr><th></th><th>before</th><th>after</th><th>change</th></tr>");
     put_row(out, "Megabytes", "%.1f", (double)r->bytes_before / 1e6, (double)r->bytes_after / 1e6);
+    put_row(out, "Bits a weight, of all", "%.2f", bits_of(r, r->bytes_before), bits_of(r, r->bytes_after));
     if (r->token_bytes_after > 0) {
         put_row(out, "Megabytes of weights that a token reads", "%.1f", (double)r->token_bytes_before / 1e6,
                 (double)r->token_bytes_after / 1e6);
@@ -187,7 +235,9 @@ static void put_page(nrd_str *out, const nrd_qreport *r, const nrd_json *all)
     nrd_str_puts(out, r->calibration_tokens ? ", over the inputs of the calibration.</p>" : ", of its weights.</p>");
     nrd_str_puts(out, "<table><tr><th>module</th><th>bits</th><th>error</th><th></th></tr>\n");
     put_layers(out, nrd_json_get(all, "layers"));
-    nrd_str_puts(out, "</table></html>\n");
+    nrd_str_puts(out, "</table>");
+    put_kept_rows(out, nrd_json_get(all, "kept"));
+    nrd_str_puts(out, "</html>\n");
 }
 
 static nrd_error *write_file(const char *dir, const char *name, const nrd_str *text)
@@ -205,7 +255,7 @@ nrd_error *nrd_qreport_write(const nrd_qreport *r, const char *dir, const nrd_qf
     nrd_str json = {0}, page = {0};
     nrd_json_doc *doc = NULL;
 
-    put_json(&json, r, f, n_layers);
+    NRD_TRY_GOTO(put_json(&json, r, f, n_layers), err, done);
     NRD_TRY_GOTO(write_file(dir, NRD_QFOLDER_REPORT, &json), err, done);
     NRD_TRY_GOTO(nrd_json_parse(&doc, nrd_str_cstr(&json), json.len, NULL), err, done);
     put_page(&page, r, nrd_json_root(doc));

@@ -17,6 +17,8 @@
 typedef struct nrd_qreport {
     const char *model, *qformat, *settings; /* settings: an object of JSON */
     uint64_t bytes_before, bytes_after;
+    uint64_t n_weights; /* numbers of all tensors of the model */
+    const char *why_left; /* why modules stay that could be quantized */
     uint64_t token_bytes_before, token_bytes_after; /* speed.h; 0: no engine was made */
     size_t calibration_tokens; /* 0: nothing was calibrated */
     double seconds;
