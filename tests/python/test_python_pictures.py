@@ -4,7 +4,10 @@ import base64
 import io
 import json
 import pathlib
+import struct
 import sys
+import threading
+import zlib
 
 import pytest
 
@@ -73,6 +76,48 @@ def test_chats_with_pictures_answer_as_the_reference_does(nereid, open_kind, kin
                 same(llm.chat(talk_of(talk, as_openai), greedy(nereid)), golden)
             for golden, talk in zip(GOLDENS.get(f"{kind}_video", []), vision.VIDEO_TALKS):
                 same(llm.chat(talk_of(talk, as_openai), greedy(nereid)), golden)
+
+
+def white(side):
+    """A PNG of a few kB that takes long to read."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    pack, row = zlib.compressobj(1), b"\0" + b"\xff" * (3 * side)
+    rows = b"".join(pack.compress(row) for _ in range(side)) + pack.flush()
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def test_text_does_not_wait_for_pictures_of_other_threads(nereid, open_kind):
+    ended, png = [], white(8192)
+    with open_kind("clip") as llm:
+        wanted = nereid.SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+        chat = [{"role": "user", "content": [{"type": "image", "image": png}, {"type": "text", "text": "the quick fox"}]}]
+        llm.generate("the quick fox", wanted)
+        enqueue = llm._inbox.raw.enqueue
+        begun = threading.Event()
+
+        def picture():
+            ended.append(len(llm.chat(chat, wanted).outputs[0].token_ids))
+
+        class Raw:
+            """Tells when the picture's request is handed to the engine."""
+            def __getattr__(self, name):
+                return getattr(raw, name)
+
+            def enqueue(self, fields):
+                begun.set()
+                return enqueue(fields)
+
+        raw, llm._inbox.raw = llm._inbox.raw, Raw()
+        asks = threading.Thread(target=picture)
+        asks.start()
+        assert begun.wait(60)
+        for _ in range(5):
+            assert len(llm.generate("the quick fox", wanted).outputs[0].token_ids) == 4
+            ended.append("text")
+        asks.join()
+        assert ended == ["text"] * 5 + [4]
+        assert not llm._inbox._queues and not llm._inbox._early and llm._inbox._running == 0
 
 
 class Picture:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Set, Tuple
 
 from nereid import _nereid
 
@@ -22,19 +22,32 @@ class Inbox:
         self._cond = threading.Condition()
         self._queues: Dict[int, Deque[Raw]] = {}  # of requests whose final response was not taken
         self._ready: Dict[int, None] = {}         # those with something in their queue, oldest first
-        self._running = 0                         # requests without a final response
+        self._running = 0                         # requests without a final response, and calls of enqueue
+        self._early: Dict[int, List[Raw]] = {}    # responses of requests that have no queue yet
+        self._dropped: Set[int] = set()           # requests whose responses are thrown away, until the final one
         self._reading = False
         self.closed = False
 
     def enqueue(self, fields: Dict[str, Any], note: Optional[Callable[[int], None]] = None) -> int:
         """`note`: called with the id before anybody can have a response of it."""
-        with self._cond:  # a response that comes at once finds its queue
-            request = self.raw.enqueue(fields)
-            if note:
-                note(request)
-            self._queues[request] = collections.deque()
+        with self._cond:
             self._running += 1
+        request = None
+        try:
+            request = self.raw.enqueue(fields)  # outside the lock: it reads the request's pictures
             return request
+        finally:
+            with self._cond:
+                if request is None:
+                    self._running -= 1
+                    self._cond.notify_all()
+                else:
+                    if note:
+                        note(request)
+                    self._queues[request] = collections.deque(self._early.pop(request, ()))
+                    if self._queues[request]:
+                        self._ready[request] = None
+                        self._cond.notify_all()
 
     def take(self, ids: Optional[Iterable[int]], timeout: Optional[float]) -> List[Raw]:
         """What there is for these requests (None: for all), once there is something; empty on time-out, after
@@ -54,8 +67,11 @@ class Inbox:
         """Cancels requests whose responses nobody will take."""
         for request in ids:
             with self._cond:
-                if self._queues.pop(request, None) is None:
+                queue = self._queues.pop(request, None)
+                if queue is None:
                     continue
+                if not (queue and queue[-1][IS_FINAL]):
+                    self._dropped.add(request)
                 self._ready.pop(request, None)
             if not self.closed:
                 self.raw.cancel(request)
@@ -96,6 +112,10 @@ class Inbox:
             if queue is not None:
                 queue.append(response)
                 self._ready[response[ID]] = None
+            elif response[ID] not in self._dropped:
+                self._early.setdefault(response[ID], []).append(response)
+            elif response[IS_FINAL]:
+                self._dropped.discard(response[ID])
 
     def _wait(self, ready: Callable[[], bool], timeout: Optional[float]) -> None:
         """Until `ready`, which is called under the lock, or time-out; looks for responses at least once."""
