@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "model/engine.h"
 #include "nereid/executor.h"
 #include "nereid/ranks.h"
 #include "text/harmony.h"
@@ -36,6 +37,7 @@ typedef struct session {
     const nrd_tokenizer *t; /* borrows from text */
     nrd_chat *chat; /* NULL: the prompt goes to the model as it is */
     const nrd_run_options *o;
+    bool is_engine;  /* its path is an engine folder, with limits of its own */
     nrd_ids stop_ids, stop_ends; /* phrases: end-of-generation ids beyond eos, and --stop */
     int32_t end_id;
     nrd_sampling sampling; /* in force */
@@ -301,6 +303,23 @@ typedef struct reply {
     unsigned turn; /* of the sign that something goes on */
 } reply;
 
+/* The executor's own words for it are those that clients of TensorRT-LLM match. */
+static nrd_error *check_length(const session *s, int32_t n)
+{
+    nrd_exec_info info = {.size = sizeof info};
+    nrd_exec_get_info(s->x, &info);
+    if (n <= info.max_input_len || info.max_encoder_input_len > 0) {
+        return NULL;
+    }
+    if (!s->is_engine) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt has %d tokens; the model was made for %d, of which one at least is the answer's", n,
+                          info.max_seq_len);
+    }
+    return nrd_errorf(NRD_ERR_INVALID_ARG, "the prompt has %d tokens; this engine takes %d (%s %d of nereid build)", n, info.max_input_len,
+                      info.max_input_len < info.max_seq_len - 1 ? "--max_input_len" : "--max_seq_len",
+                      info.max_input_len < info.max_seq_len - 1 ? info.max_input_len : info.max_seq_len);
+}
+
 /* Until the engine has the request. *out_id stays where the prompt is too long for a conversation (s->too_many). */
 static nrd_error *begin_reply(reply *a, const char *prompt, size_t n_bytes, const nrd_json *messages, uint64_t *out_id)
 {
@@ -335,7 +354,8 @@ static nrd_error *begin_reply(reply *a, const char *prompt, size_t n_bytes, cons
     r.n_videos = s->pictures.video.n_frames > 0;
     NRD_TRY(nrd_exec_prepare_images(s->x, &r));
     a->n_prompt = (size_t)r.n_input_ids; /* with the rows of pictures */
-    nrd_error *err = nrd_exec_enqueue(s->x, &r, out_id);
+    nrd_error *err = check_length(s, r.n_input_ids);
+    err = err ? err : nrd_exec_enqueue(s->x, &r, out_id);
     nrd_exec_release_images(s->x, &r);
     NRD_TRY(err);
     if (s->o->echo) {
@@ -606,6 +626,7 @@ static nrd_error *run(const char *path, const nrd_run_options *o, bool conversat
 
     nrd_ranks_enter();
     NRD_TRY_GOTO(nrd_exec_options_open(&o->exec, path, &m), err, done);
+    s.is_engine = nrd_engine_is_folder(path);
     NRD_TRY_GOTO(find_tokenizer(&s.text, o, &m), err, done);
     s.t = nrd_text_tokenizer(s.text);
     NRD_TRY_GOTO(resolve(&s), err, done);

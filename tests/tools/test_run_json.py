@@ -57,3 +57,22 @@ def test_drafts_are_counted(model):
 def test_where_it_is_refused(model, words, why):
     done = run(words[0], model, *words[1:])
     assert done.returncode == 2 and why in done.stderr and not done.stdout
+
+
+def test_a_prompt_that_is_too_long_says_by_what(model, tmp_path):
+    text = "the quick fox " * 300
+
+    def why(path, *words):
+        done = run("run", path, *words, "--prompt-file", prompt)
+        assert done.returncode == 1 and not done.stdout and "TRTLLM" not in done.stderr, done
+        return done.stderr.splitlines()[-1]
+
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(text)
+    n = len(run("tokenize", model, text=text).stdout.split())
+    assert why(model) == f"nereid run: the prompt has {n} tokens; the model was made for 512, of which one at least is the answer's"
+    for i, (words, limit) in enumerate(((["--max_input_len", 20, "--max_seq_len", 100], "takes 20 (--max_input_len 20"),
+                                        (["--max_seq_len", 100], "takes 99 (--max_seq_len 100"))):
+        subprocess.run([NEREID, "build", model, "--output_dir", tmp_path / f"e{i}", *map(str, words)], check=True, capture_output=True)
+        told = why(tmp_path / f"e{i}", "--tokenizer-dir", model)
+        assert told == f"nereid run: the prompt has {n} tokens; this engine {limit} of nereid build)"
