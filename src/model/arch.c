@@ -605,9 +605,3 @@ int32_t nrd_family_token_id(const nrd_model_spec *s, int64_t id)
 {
     return id >= 0 && id < s->vocab ? (int32_t)id : -1;
 }
-
-void nrd_family_scale_residual(nrd_model_spec *s, double scale)
-{
-    s->embed_scale = (float)((double)s->embed_scale / scale);
-    s->norm_eps = (float)((double)s->norm_eps / (scale * scale));
-}

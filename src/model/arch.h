@@ -251,8 +251,6 @@ nrd_error *nrd_arch_from_hf(nrd_model_spec *out, const nrd_arch **out_arch, cons
                             const nrd_json *generation) NRD_MUST_USE;
 /* INVALID_ARG where a key of config.json that families know has a value of another kind, as a number in quotes. */
 nrd_error *nrd_arch_check_types(const nrd_json *config) NRD_MUST_USE;
-/* INVALID_ARG: the member `value` of an object must be what `expected` says. */
-nrd_error *nrd_arch_wrong_value(const nrd_json *value, const char *expected) NRD_MUST_USE;
 /* The encoder whose states a decoder of this family reads: a row that is found here only. NULL: it reads none. */
 const nrd_arch *nrd_arch_encoder_of(const nrd_arch *decoder);
 /* That encoder, from the configuration of both. */
@@ -261,10 +259,9 @@ nrd_error *nrd_arch_from_gguf(nrd_model_spec *out, const nrd_arch **out_arch, co
     NRD_MUST_USE;
 /* The encoder of a GGUF file that has a decoder of this family. */
 nrd_error *nrd_arch_encoder_from_gguf(nrd_model_spec *out, const nrd_arch *decoder, const nrd_gguf *g) NRD_MUST_USE;
-/* Completes a spec whose common fields were read from a config.json without our section. */
-nrd_error *nrd_arch_from_trtllm(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
-/* The refusal of a checkpoint whose weights another converter has quantized. */
-nrd_error *nrd_arch_foreign_quantization(const char *algo) NRD_MUST_USE;
+/* The config.json that nrd_model_spec_to_json writes, or TensorRT-LLM's own converters. Refuses sizes out of range, naming
+ * the field. */
+nrd_error *nrd_arch_from_checkpoint(nrd_model_spec *out, const nrd_json *config) NRD_MUST_USE;
 
 /* Of the layer behind the last that guesses (spec.h, mtp), in a model that is read. */
 nrd_model_spec nrd_arch_mtp_spec(const nrd_model_spec *model);
@@ -278,6 +275,10 @@ bool nrd_when_holds(const nrd_model_spec *spec, nrd_when when);
 
 /* model/spec.c, for those who fill a spec. */
 void nrd_model_spec_init(nrd_model_spec *spec);
+/* What a checkpoint's config.json says, with nothing that follows from its family where it has no section of ours. */
+nrd_error *nrd_model_spec_read(nrd_model_spec *out, const nrd_json *config) NRD_MUST_USE;
+/* The refusal of a checkpoint whose weights another converter has quantized. */
+nrd_error *nrd_spec_foreign_quantization(const char *algo) NRD_MUST_USE;
 nrd_error *nrd_model_spec_check(const nrd_model_spec *spec) NRD_MUST_USE;
 /* One more of banned_ids; INVALID_ARG: no id, or too many. */
 nrd_error *nrd_model_spec_ban(nrd_model_spec *spec, int64_t id) NRD_MUST_USE;

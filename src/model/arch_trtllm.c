@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Completes what checkpoints of TensorRT-LLM's own converters say about a network. */
+ * Networks by config.json of checkpoints and engines: ours say all, those of TensorRT-LLM's own converters leave out what
+ * follows from the family. */
 #include "model/arch.h"
 #include "model/arch_rope.h"
 #include "model/families/family.h"
@@ -9,13 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-nrd_error *nrd_arch_foreign_quantization(const char *algo)
-{
-    return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization '%.64s' of a checkpoint made by another converter cannot be read; "
-                      "convert the original model with 'nereid convert'", algo);
-}
-
-nrd_error *nrd_arch_from_trtllm(nrd_model_spec *s, const nrd_json *c)
+/* Completes a spec whose common fields were read from a config.json without our section. */
+static nrd_error *from_trtllm(nrd_model_spec *s, const nrd_json *c)
 {
     const nrd_arch *a = NULL;
     const nrd_arch *each;
@@ -41,7 +37,7 @@ nrd_error *nrd_arch_from_trtllm(nrd_model_spec *s, const nrd_json *c)
                           s->architecture);
     }
     if (s->quant_algo[0] && !nrd_quant_reads_checkpoint(s->quant_algo)) {
-        return nrd_arch_foreign_quantization(s->quant_algo);
+        return nrd_spec_foreign_quantization(s->quant_algo);
     }
     bool qk_norm = s->qk_norm, gated;
     nrd_arch_of_family(s, a);
@@ -64,4 +60,13 @@ nrd_error *nrd_arch_from_trtllm(nrd_model_spec *s, const nrd_json *c)
         NRD_TRY(nrd_arch_rope_scaling(nrd_json_get(c, "rotary_scaling"), c, s, &s->rope));
     }
     return NULL;
+}
+
+nrd_error *nrd_arch_from_checkpoint(nrd_model_spec *s, const nrd_json *config)
+{
+    NRD_TRY(nrd_model_spec_read(s, config));
+    if (!nrd_json_get(config, "nereid")) {
+        NRD_TRY(from_trtllm(s, config));
+    }
+    return nrd_model_spec_check(s);
 }

@@ -3,6 +3,8 @@
  * number in quotes would so become a model that answers, and answers wrongly. */
 #include "model/arch.h"
 
+#include "model/hf_keys.h"
+
 #include <string.h>
 
 typedef enum { BOOLEAN, NUMBER, STRING, LIST, N_KINDS } kind;
@@ -59,21 +61,11 @@ static bool is_kind(const nrd_json *v, kind k)
                          : nrd_json_is(v, k == STRING ? NRD_JSON_STRING : NRD_JSON_ARRAY);
 }
 
-nrd_error *nrd_arch_wrong_value(const nrd_json *v, const char *expected)
-{
-    nrd_str got = {0};
-
-    nrd_json_put(&got, v, -1);
-    nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' must be %s, got %.60s", v->key, expected, nrd_str_cstr(&got));
-    nrd_str_fini(&got);
-    return err;
-}
-
 static nrd_error *check_member(const nrd_json *v)
 {
     for (kind k = 0; k < N_KINDS; k++) {
         if (!nrd_json_is(v, NRD_JSON_NULL) && is_among(keys[k], v) && !is_kind(v, k)) {
-            return nrd_arch_wrong_value(v, kind_names[k]);
+            return nrd_hf_wrong_value(v, kind_names[k]);
         }
     }
     return NULL;

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/numa.h"
+#include "model/arch.h"
 #include "model/engine_internal.h"
 
 #include <errno.h>
@@ -301,7 +302,7 @@ static nrd_error *read_config(nrd_engine *e, const nrd_json *root)
                           "'build_config'; is this an engine folder? A checkpoint or model is built "
                           "with: nereid build --checkpoint_dir %s --output_dir ENGINE", e->dir);
     }
-    NRD_TRY(nrd_error_wrap(nrd_model_spec_from_json(&e->spec, model), "pretrained_config"));
+    NRD_TRY(nrd_error_wrap(nrd_arch_from_checkpoint(&e->spec, model), "pretrained_config"));
     e->source = strdup(nrd_json_get_str(nrd_json_get(build, "nereid"), "source", ""));
     if (!e->source) {
         return nrd_error_no_memory();

@@ -126,7 +126,7 @@ nrd_error *nrd_source_open_dummy(nrd_source **out, const char *config_path, uint
     NRD_TRY_GOTO(nrd_json_parse_file(&doc, path, &limits), err, fail);
     const nrd_json *root = nrd_json_root(doc);
     if (nrd_json_get_str(root, "architecture", NULL)) {
-        NRD_TRY_GOTO(nrd_model_spec_from_json(&s->spec, root), err, fail);
+        NRD_TRY_GOTO(nrd_arch_from_checkpoint(&s->spec, root), err, fail);
         s->arch = nrd_arch_by_model_type(s->spec.model_type);
         s->spec.tp_size = s->spec.pp_size = 1;
     } else if (nrd_json_is(nrd_json_get(root, "quantization_config"), NRD_JSON_OBJECT)) {

@@ -51,7 +51,7 @@ static nrd_error *open_checkpoint(nrd_source *s, const nrd_json *config)
     char name[40];
 
     s->kind = NRD_SOURCE_CHECKPOINT;
-    NRD_TRY(nrd_model_spec_from_json(&s->spec, config));
+    NRD_TRY(nrd_arch_from_checkpoint(&s->spec, config));
     int32_t n = s->spec.tp_size * s->spec.pp_size;
     if (n > MAX_RANKS) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "mapping: %d ranks, the limit is %d", n,

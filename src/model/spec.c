@@ -689,7 +689,13 @@ static nrd_error *read_nereid(const nrd_json *o, nrd_model_spec *s)
     return read_layers(o, "layer_has_no_rope", s->layer_has_no_rope, s->n_layers);
 }
 
-nrd_error *nrd_model_spec_from_json(nrd_model_spec *s, const nrd_json *config)
+nrd_error *nrd_spec_foreign_quantization(const char *algo)
+{
+    return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization '%.64s' of a checkpoint made by another converter cannot be read; "
+                      "convert the original model with 'nereid convert'", algo);
+}
+
+nrd_error *nrd_model_spec_read(nrd_model_spec *s, const nrd_json *config)
 {
     nrd_model_spec_init(s);
     if (!nrd_json_is(config, NRD_JSON_OBJECT)) {
@@ -741,16 +747,11 @@ nrd_error *nrd_model_spec_from_json(nrd_model_spec *s, const nrd_json *config)
     const nrd_json *quantization = nrd_json_get(config, "quantization");
     const char *algo = nrd_json_get_str(quantization, "quant_algo", "");
     if (strlen(algo) >= sizeof s->quant_algo) { /* none of ours is that long */
-        return nrd_arch_foreign_quantization(algo);
+        return nrd_spec_foreign_quantization(algo);
     }
     NRD_TRY(get_text(quantization, "quant_algo", s->quant_algo, sizeof s->quant_algo));
     const nrd_json *ours = nrd_json_get(config, "nereid");
-    if (ours) {
-        NRD_TRY(nrd_error_wrap(read_nereid(ours, s), "nereid"));
-    } else {
-        NRD_TRY(nrd_arch_from_trtllm(s, config)); /* written by TensorRT-LLM's converters */
-    }
-    return nrd_model_spec_check(s);
+    return ours ? nrd_error_wrap(read_nereid(ours, s), "nereid") : NULL;
 }
 
 /* ---- rotary embedding ---- */

@@ -291,9 +291,8 @@ typedef struct nrd_model_spec {
     int32_t tp_size, pp_size;
 } nrd_model_spec;
 
-/* Reads and writes the checkpoint's config.json / the engine's pretrained_config (TensorRT-LLM
- * names where it has them; ours under "nereid"). Refuses sizes out of range, naming the field. */
-nrd_error *nrd_model_spec_from_json(nrd_model_spec *out, const nrd_json *config) NRD_MUST_USE;
+/* The checkpoint's config.json, or the engine's pretrained_config (TensorRT-LLM names where it has them; ours under
+ * "nereid"). Who reads one as a whole: nrd_arch_from_checkpoint. */
 void nrd_model_spec_to_json(const nrd_model_spec *spec, nrd_str *out);
 
 static inline bool nrd_spec_is_latent(const nrd_model_spec *spec)

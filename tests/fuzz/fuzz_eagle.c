@@ -3,6 +3,7 @@
  * for any kind; then config.json and the weights (parts.h). Heads that are taken have the sizes that their model and their configuration say, all
  * numbers can be read, and every row of the LM head is a token of the model. */
 #include "base/json.h"
+#include "model/arch.h"
 #include "model/eagle_heads.h"
 #include "weight.h"
 
@@ -49,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     nrd_eagle_heads *e = NULL;
 
     if (!spec.n_layers &&
-        (nrd_json_parse(&doc, config, sizeof config - 1, NULL) || nrd_model_spec_from_json(&spec, nrd_json_root(doc)))) {
+        (nrd_json_parse(&doc, config, sizeof config - 1, NULL) || nrd_arch_from_checkpoint(&spec, nrd_json_root(doc)))) {
         abort();
     }
     nrd_json_doc_free(doc);

@@ -3,6 +3,7 @@
  * folder of NumPy arrays, 3 rows as a request brings them; then the files (parts.h). An adapter that is
  * taken has rows of modules and lengths that the model has, all of whose numbers can be read. */
 #include "base/json.h"
+#include "model/arch.h"
 #include "model/lora.h"
 #include "parts.h"
 
@@ -67,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     nrd_error *err;
 
     if (!spec.n_layers &&
-        (nrd_json_parse(&doc, config, sizeof config - 1, NULL) || nrd_model_spec_from_json(&spec, nrd_json_root(doc)))) {
+        (nrd_json_parse(&doc, config, sizeof config - 1, NULL) || nrd_arch_from_checkpoint(&spec, nrd_json_root(doc)))) {
         abort();
     }
     nrd_json_doc_free(doc);

@@ -9,7 +9,7 @@ ELSEWHERE = {"BOOLEAN": {"attn_temperature_tuning", "use_bidirectional_attention
 
 
 def test_no_key_is_missing():
-    text = " ".join(p.read_text() for p in [MODEL / "arch_hf.c", *(MODEL / "families").glob("*.c")])
+    text = " ".join(p.read_text() for p in [MODEL / "arch_hf.c", MODEL / "arch_rope.c", MODEL / "hf_keys.c", *(MODEL / "families").glob("*.c")])
     table = (MODEL / "arch_types.c").read_text()
     for kind, name in (("BOOLEAN", "bool"), ("NUMBER", "num")):
         read = re.findall(rf'json_(?:get_{name}|{name})\(\s*(?:nrd_hf_get\(|nrd_json_get\()?\w+,\s*"([^"]+)"', text)

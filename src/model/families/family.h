@@ -11,6 +11,7 @@
 #define NRD_MODEL_FAMILIES_FAMILY_H
 
 #include "model/arch.h"
+#include "model/hf_keys.h"
 
 /* Where a family differs from Llama: RMS norms before attention and MLP, rotary positions in two
  * halves, a gated MLP with SiLU, no biases, a head of its own. */
@@ -144,18 +145,7 @@ NRD_ENCODERS(NRD_ENCODER_DECLARE)
 void nrd_family_sliding(nrd_model_spec *spec, const nrd_arch *arch, int32_t pattern);
 int32_t nrd_family_token_id(const nrd_model_spec *spec, int64_t id); /* -1: no token */
 
-/* ---- for hooks: keys of config.json; `keys`: names apart by '|', the first that has a value ---- */
-
-/* layer_types: which layers slide. */
-nrd_error *nrd_hf_layer_types(nrd_model_spec *spec, const nrd_json *types) NRD_MUST_USE;
-#define NRD_HF_REQUIRED INT64_MAX /* as a fallback: a missing key is an error */
-const nrd_json *nrd_hf_get(const nrd_json *config, const char *keys); /* NULL: none, or null */
-nrd_error *nrd_hf_int(const nrd_json *config, const char *keys, int64_t fallback,
-                      int32_t *out) NRD_MUST_USE;
-/* UNSUPPORTED where a key is there and true (or not null, or not 0). */
-nrd_error *nrd_hf_refuse(const nrd_json *config, const char *key) NRD_MUST_USE;
-/* A scale that must be above 0; out stays as it is where there is no key. */
-nrd_error *nrd_hf_scale(const nrd_json *config, const char *key, double *out) NRD_MUST_USE;
+/* ---- for hooks: keys that several families have ---- */
 
 /* Numbers and sizes of experts under their common keys; `arch`: of a GGUF file, before its keys. */
 nrd_error *nrd_hf_experts(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
@@ -211,9 +201,5 @@ nrd_error *nrd_hf_granite(nrd_model_spec *spec, const nrd_json *config) NRD_MUST
 /* Windows, sinks and layers without positions of granite_swa and granitemoe_swa. */
 nrd_error *nrd_hf_granite_windows(nrd_model_spec *spec, const nrd_json *config) NRD_MUST_USE;
 nrd_error *nrd_gguf_granite(nrd_model_spec *spec, const nrd_gguf *file, const char *arch) NRD_MUST_USE;
-
-/* What a layer adds is multiplied by `scale`: the same network as one whose embeddings are divided by it and
- * whose epsilon is divided by its square, because norms do not see how large the state is. Last in a hook. */
-void nrd_family_scale_residual(nrd_model_spec *spec, double scale);
 
 #endif

@@ -160,12 +160,6 @@ static nrd_error *gemma3n(nrd_model_spec *s, const nrd_json *c)
     return windows(s, c);
 }
 
-int32_t nrd_gguf_rows_of(const nrd_gguf *g, const char *name)
-{
-    const nrd_gguf_tensor *t = nrd_gguf_find_tensor(g, name);
-    return t && t->n_dims == 2 && t->dims[1] <= INT32_MAX ? (int32_t)t->dims[1] : 0;
-}
-
 static nrd_error *gguf_layers(nrd_model_spec *s, const nrd_gguf *g)
 {
     const nrd_gguf_value *cut = nrd_gguf_find(g, "gemma3n.activation_sparsity_scale");

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Weight maps of GGUF files, which name tensors alike in all families. What a model has not got is
- * ignored, so there are few: q, k, v apart or stacked, with a gated MLP, a plain or a fused one. */
+ * ignored, so there are few: q, k, v apart or stacked, with a gated MLP, a plain or a fused one. And single keys that have no name of a family. */
 #include "model/families/family.h"
 #include "model/needs.h"
+
+#include <stdio.h>
 
 #define LAYER "blk.*."
 
@@ -105,6 +107,24 @@ const nrd_weight_rule nrd_gguf_stacked_rules[] = {
     RULE("mlp.fc", LAYER "ffn_up", 0),
     ENDS,
     {0}};
+
+int64_t nrd_gguf_key(const nrd_gguf *g, const char *arch, const char *name, int64_t fallback)
+{
+    char key[80];
+    snprintf(key, sizeof key, "%s.%s", arch, name);
+    return nrd_gguf_int(g, key, fallback);
+}
+
+int32_t nrd_family_small(int64_t v)
+{
+    return v < 0 || v > INT32_MAX ? -1 : (int32_t)v;
+}
+
+int32_t nrd_gguf_rows_of(const nrd_gguf *g, const char *name)
+{
+    const nrd_gguf_tensor *t = nrd_gguf_find_tensor(g, name);
+    return t && t->n_dims == 2 && t->dims[1] <= INT32_MAX ? (int32_t)t->dims[1] : 0;
+}
 
 nrd_error *nrd_gguf_pooling(nrd_model_spec *s, const nrd_gguf *g, const char *arch, nrd_spec_pooling usual)
 {

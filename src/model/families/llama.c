@@ -222,7 +222,9 @@ nrd_error *nrd_family_scales(nrd_model_spec *s, double embedding, double residua
     s->embed_scale = (float)embedding;
     s->attn_scale = (float)attention;
     s->logits_scale = (float)(1 / logits);
-    nrd_family_scale_residual(s, residual);
+    /* Norms do not see how large the state is: this is the network whose layers add `residual` times as much. */
+    s->embed_scale = (float)((double)s->embed_scale / residual);
+    s->norm_eps = (float)((double)s->norm_eps / (residual * residual));
     return NULL;
 }
 

@@ -63,19 +63,6 @@ static nrd_error *dense_layers(nrd_model_spec *s, const nrd_json *c)
     return NULL;
 }
 
-int64_t nrd_gguf_key(const nrd_gguf *g, const char *arch, const char *name, int64_t fallback)
-{
-    char key[80];
-    snprintf(key, sizeof key, "%s.%s", arch, name);
-    return nrd_gguf_int(g, key, fallback);
-}
-
-/* A number that the checks of the spec then refuse, where it has no 32 bits. */
-int32_t nrd_family_small(int64_t v)
-{
-    return v < 0 || v > INT32_MAX ? -1 : (int32_t)v;
-}
-
 /* Layers without a router have an MLP. */
 void nrd_gguf_experts(nrd_model_spec *s, const nrd_gguf *g, const char *arch)
 {

@@ -148,7 +148,7 @@ static void test_layers_that_read_pictures_are_left_out_and_counted(void **state
     assert_false(s.tied_embeddings);
     nrd_model_spec_to_json(&s, &text);
     assert_null(nrd_json_parse(&doc, text.data, text.len, NULL));
-    assert_null(nrd_model_spec_from_json(&again, nrd_json_root(doc)));
+    assert_null(nrd_arch_from_checkpoint(&again, nrd_json_root(doc)));
     for (int32_t i = 0; i < 3; i++) {
         assert_int_equal(nrd_spec_source_layer(&again, i), source[i]);
     }
@@ -184,7 +184,7 @@ static void test_embeddings_of_a_picture_take_weights_of_their_own(void **state)
     assert_true(s.rope.base > 9999 && s.rope.base < 10001);
     nrd_model_spec_to_json(&s, &text);
     assert_null(nrd_json_parse(&doc, text.data, text.len, NULL));
-    assert_null(nrd_model_spec_from_json(&again, nrd_json_root(doc)));
+    assert_null(nrd_arch_from_checkpoint(&again, nrd_json_root(doc)));
     assert_int_equal(again.picture_rows, 1227);
     nrd_json_doc_free(doc);
     nrd_str_fini(&text);
@@ -208,7 +208,7 @@ static void test_layers_of_gemma3n_say_whose_keys_they_read(void **state)
                 "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"]}}");
     nrd_model_spec_to_json(&s, &text);
     assert_null(nrd_json_parse(&doc, text.data, text.len, NULL));
-    assert_null(nrd_model_spec_from_json(&again, nrd_json_root(doc)));
+    assert_null(nrd_arch_from_checkpoint(&again, nrd_json_root(doc)));
     for (int32_t i = 0; i < 6; i++) {
         assert_int_equal(nrd_spec_kv_source(&again, i), sources[i]);
         assert_true(again.layer_cutoff[i] >= s.layer_cutoff[i] && again.layer_cutoff[i] <= s.layer_cutoff[i]);
@@ -455,7 +455,7 @@ static void test_layers_of_gemma4_say_how_wide_they_are(void **state)
                 "\"attention_k_eq_v\":true,\"num_global_key_value_heads\":1,\"layer_types\":null}}");
     nrd_model_spec_to_json(&s, &text);
     assert_null(nrd_json_parse(&doc, text.data, text.len, NULL));
-    assert_null(nrd_model_spec_from_json(&again, nrd_json_root(doc)));
+    assert_null(nrd_arch_from_checkpoint(&again, nrd_json_root(doc)));
     const nrd_model_spec sliding = nrd_spec_of_layer(&again, 4), full = nrd_spec_of_layer(&again, 5), last = nrd_spec_of_layer(&again, 11);
     assert_true(sliding.head_dim == 256 && sliding.n_kv_heads == 4 && sliding.inter == 96);
     assert_true(full.head_dim == 512 && full.n_kv_heads == 1 && full.inter == 96);
@@ -718,7 +718,7 @@ static void round_trip(const char *config)
     read_ok(&a, config);
     nrd_model_spec_to_json(&a, &text);
     assert_null(nrd_json_parse(&doc, text.data, text.len, NULL));
-    assert_null(nrd_model_spec_from_json(&b, nrd_json_root(doc)));
+    assert_null(nrd_arch_from_checkpoint(&b, nrd_json_root(doc)));
     nrd_model_spec_to_json(&b, &again);
     assert_string_equal(text.data, again.data);
     assert_memory_equal(a.layer_is_sliding, b.layer_is_sliding, sizeof a.layer_is_sliding);
@@ -792,7 +792,7 @@ static void test_a_checkpoint_of_another_converter_is_read(void **state)
     nrd_json_doc *doc = NULL;
     nrd_model_spec s;
     assert_null(nrd_json_parse(&doc, text, sizeof text - 1, NULL));
-    assert_null(nrd_model_spec_from_json(&s, nrd_json_root(doc)));
+    assert_null(nrd_arch_from_checkpoint(&s, nrd_json_root(doc)));
     assert_int_equal(s.tp_size, 2);
     assert_int_equal(s.rope.kind, NRD_ROPE_NEOX);
     assert_int_equal(s.rope.rotary_dim, 16);
