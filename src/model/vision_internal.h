@@ -3,7 +3,8 @@
  *
  *   vision.c         weights out of a folder, into the file beside an engine, and out of that
  *   vision_tensors.c which weights there are
- *   vision_spec.c    configurations: towers for squares of one size, and what all share
+ *   vision_spec.c    configurations: whose tower it is, and towers for squares of one size
+ *   vision_common.c  what all share
  *   vision_tiles.c   what the former need where pictures are cut into tiles
  *   vision_pixtral.c Pixtral's, of any size
  *   vision_intern.c  InternVL's, of tiles that keep no shape
@@ -42,13 +43,13 @@ enum { NRD_VISION_MAX_NAME = 128 };
 typedef nrd_error *(*nrd_vision_visitor)(void *user, const char *name, int64_t rows, int64_t cols);
 nrd_error *nrd_vision_visit(const nrd_vision_spec *s, int32_t out_hidden, nrd_vision_visitor visit, void *user) NRD_MUST_USE;
 
-/* A weight and its bias. */
-nrd_error *nrd_vision_visit_pair(nrd_vision_visitor visit, void *user, const char *stem, int64_t rows, int64_t cols, bool has_bias) NRD_MUST_USE;
-
 /* A tensor's name as folders of other families spell it, for i from 0 on; false: there are no more. */
 bool nrd_vision_respell(const char *name, int i, char *out, size_t n);
 
-/* ---- vision_spec.c ---- */
+/* ---- vision_common.c ---- */
+
+/* A weight and its bias. */
+nrd_error *nrd_vision_visit_pair(nrd_vision_visitor visit, void *user, const char *stem, int64_t rows, int64_t cols, bool has_bias) NRD_MUST_USE;
 
 nrd_error *nrd_vision_in_range(const char *key, int64_t v, int64_t least, int64_t most) NRD_MUST_USE;
 nrd_error *nrd_vision_get_int(const nrd_json *c, const char *keys, int64_t fallback, int64_t least, int64_t most,

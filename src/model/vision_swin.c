@@ -88,7 +88,7 @@ static nrd_error *read_stages(nrd_vision_spec *s, const nrd_json *v)
     s->norm_eps = (float)nrd_json_get_num(v, "layer_norm_eps", 1e-5);
     NRD_TRY(check_stages(w));
     s->most_patches = w->height * w->width;
-    NRD_TRY(nrd_vision_in_range("image_size, in rows,", nrd_vision_n_rows(s), 1, NRD_VISION_MAX_PATCHES));
+    NRD_TRY(nrd_vision_in_range("image_size, in rows,", s->most_patches / (s->merge * s->merge), 1, NRD_VISION_MAX_PATCHES));
     return nrd_vision_get_act(v, "hidden_act", "gelu", &s->act);
 }
 

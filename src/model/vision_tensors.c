@@ -5,15 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-nrd_error *nrd_vision_visit_pair(nrd_vision_visitor visit, void *user, const char *stem, int64_t rows, int64_t cols, bool has_bias)
-{
-    char name[NRD_VISION_MAX_NAME];
-    snprintf(name, sizeof name, "%s.weight", stem);
-    NRD_TRY(visit(user, name, rows, cols));
-    snprintf(name, sizeof name, "%s.bias", stem);
-    return has_bias ? visit(user, name, rows, 0) : NULL;
-}
-
 static nrd_error *visit_fixed_layer(const nrd_vision_spec *s, int32_t layer, nrd_vision_visitor visit, void *user)
 {
     const bool stacked = s->queries.n > 0 && !s->latent;
