@@ -138,18 +138,8 @@ struct nrd_py_instance {
 TRITONSERVER_Error *nrd_py_env_get(nrd_py_backend *b, const char *path, const char **out_folder);
 void nrd_py_env_free_all(nrd_py_backend *b);
 
-/* ---- stub.c ---- */
+/* ---- conn.c ---- */
 
-TRITONSERVER_Error *nrd_py_monitor_start(nrd_py_backend *b);
-void nrd_py_monitor_stop(nrd_py_backend *b);
-
-/* Starts a process and waits until it is up. `name` is the instance's or, for completing a
- * configuration, the model's. */
-TRITONSERVER_Error *nrd_py_conn_start(nrd_py_conn **out, nrd_py_model *m, const char *name);
-/* Its end is expected: no restart begins because of it. */
-void nrd_py_conn_detach(nrd_py_conn *c);
-/* Ends the process (finalize first when it was initialized) and lets go of the connection. */
-void nrd_py_conn_stop(nrd_py_conn *c);
 void nrd_py_conn_ref(nrd_py_conn *c);
 void nrd_py_conn_unref(nrd_py_conn *c);
 
@@ -158,6 +148,11 @@ typedef struct nrd_py_reply {
     uint64_t offset, bytes;
 } nrd_py_reply;
 
+/* Waits for the reply that follows number `seen`. limit_s > 0: in total; a process without a heartbeat for the backend's time
+ * limit is killed in any case. */
+TRITONSERVER_Error *nrd_py_conn_await(nrd_py_conn *c, uint32_t seen, int limit_s, nrd_py_reply *out);
+/* The text of a reply, which the caller owns; NULL: no memory. */
+char *nrd_py_conn_take_text(nrd_py_conn *c, const nrd_py_reply *reply);
 /* Sends a command whose body is at `offset` (taken always) and waits for the reply. */
 TRITONSERVER_Error *nrd_py_conn_command(nrd_py_conn *c, nrd_py_command type, uint64_t offset,
                                         uint64_t bytes, nrd_py_reply *out);
@@ -167,12 +162,29 @@ TRITONSERVER_Error *nrd_py_conn_text(nrd_py_conn *c, nrd_py_command type, const 
 /* Asks is_ready(); waits at most five seconds. */
 TRITONSERVER_Error *nrd_py_conn_ready(nrd_py_conn *c, bool *out_ready);
 TRITONSERVER_Error *nrd_py_conn_unhealthy(const nrd_py_conn *c);
+/* Kills a process that does not do what it should. */
+void nrd_py_conn_kill(nrd_py_conn *c);
+/* Waits for a process that has ended, and wakes who waits for it. An instance: it is to be started again, and is not freed before
+ * that is over. */
+nrd_py_instance *nrd_py_conn_died(nrd_py_conn *c);
+
+/* Answers to calls of the stub. */
+void nrd_py_answer(nrd_py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes);
+void nrd_py_answer_error(nrd_py_conn *c, uint32_t slot, TRITONSERVER_Error *err); /* always takes err */
+
+/* ---- stub.c ---- */
+
+/* Starts a process and waits until it is up. `name` is the instance's or, for completing a
+ * configuration, the model's. */
+TRITONSERVER_Error *nrd_py_conn_start(nrd_py_conn **out, nrd_py_model *m, const char *name);
+/* Its end is expected: no restart begins because of it. */
+void nrd_py_conn_detach(nrd_py_conn *c);
+/* Ends the process (finalize first when it was initialized) and lets go of the connection. */
+void nrd_py_conn_stop(nrd_py_conn *c);
 
 /* ---- calls.c: what the stub asks for ---- */
 
 void *nrd_py_serve(void *conn);
-void nrd_py_answer(nrd_py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes);
-void nrd_py_answer_error(nrd_py_conn *c, uint32_t slot, TRITONSERVER_Error *err); /* always takes err */
 void nrd_py_metrics_free(nrd_py_conn *c);
 
 /* ---- messages.c ---- */
@@ -215,10 +227,13 @@ void nrd_py_requests_fail(nrd_py_conn *c);
 TRITONSERVER_Error *nrd_py_instance_start(nrd_py_instance *in);
 /* A running process: the one that is there, or a new one in the place of a dead one. */
 TRITONSERVER_Error *nrd_py_instance_revive(nrd_py_instance *in);
-/* A restart will follow: the instance is not freed before it is over. */
-void nrd_py_instance_await_restart(nrd_py_instance *in);
 /* Starts again in a thread of its own, because the process is gone. No lock may be held. */
 void nrd_py_instance_restart(nrd_py_instance *in);
+
+/* ---- monitor.c ---- */
+
+TRITONSERVER_Error *nrd_py_monitor_start(nrd_py_backend *b);
+void nrd_py_monitor_stop(nrd_py_backend *b);
 
 /* ---- execute.c ---- */
 

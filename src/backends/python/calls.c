@@ -11,51 +11,6 @@
 
 enum { IDLE_MS = 1000, MAX_LABELS = 64, MAX_FILES = 65536 };
 
-/* ---- answers ---- */
-
-/* The thread that answered in it before is done with it: the stub has said so by asking again, which ThreadSanitizer does not see. */
-static nrd_py_slot *slot_of(const nrd_py_conn *c, uint32_t slot)
-{
-    nrd_py_slot *s = &c->map.ctl->slots[slot];
-    (void)atomic_load(&s->done);
-    return s;
-}
-
-void nrd_py_answer(nrd_py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, uint64_t bytes)
-{
-    if (slot >= NRD_PY_SLOTS) {
-        return;
-    }
-    nrd_py_slot *s = slot_of(c, slot);
-    s->failed = 0;
-    s->a = a;
-    s->offset = offset;
-    s->bytes = bytes;
-    atomic_store(&s->done, 1);
-    nrd_py_wake(&s->done, 1);
-}
-
-void nrd_py_answer_error(nrd_py_conn *c, uint32_t slot, TRITONSERVER_Error *err)
-{
-    const char *text = TRITONSERVER_ErrorMessage(err);
-    size_t n = strlen(text);
-    uint64_t offset = n ? nrd_py_heap_alloc(c->heap, n) : 0;
-
-    if (slot < NRD_PY_SLOTS) {
-        nrd_py_slot *s = slot_of(c, slot);
-        if (offset) {
-            memcpy(c->map.base + offset, text, n);
-        }
-        s->failed = 1 + (uint32_t)TRITONSERVER_ErrorCode(err);
-        s->a = 0;
-        s->offset = offset;
-        s->bytes = offset ? n : 0;
-        atomic_store(&s->done, 1);
-        nrd_py_wake(&s->done, 1);
-    }
-    TRITONSERVER_ErrorDelete(err);
-}
-
 static void settle(nrd_py_conn *c, uint32_t slot, TRITONSERVER_Error *err, uint64_t a)
 {
     if (err) {

@@ -96,13 +96,6 @@ static void *restart(void *arg)
     return NULL;
 }
 
-void nrd_py_instance_await_restart(nrd_py_instance *in)
-{
-    pthread_mutex_lock(&in->conn_mu);
-    in->n_restarts++;
-    pthread_mutex_unlock(&in->conn_mu);
-}
-
 void nrd_py_instance_restart(nrd_py_instance *in)
 {
     pthread_t thread;

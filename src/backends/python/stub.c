@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Stub processes: start, commands, end. */
+ * Stub processes: start and end. */
 #include "backends/python/backend.h"
 #include "backends/python/sandbox.h"
 
@@ -14,12 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,143 +24,6 @@ extern char **environ;
 
 /* Address space, not memory: half the file for each side. */
 #define HALF_BYTES ((uint64_t)64 << 30)
-enum { READY_TIMEOUT_MS = 5000, BEAT_MS = 1000 };
-
-/* The low half of a reply's number counts replies, the high half deaths. */
-#define DEATH 0x10000u
-
-void nrd_py_conn_ref(nrd_py_conn *c)
-{
-    atomic_fetch_add(&c->refs, 1);
-}
-
-void nrd_py_conn_unref(nrd_py_conn *c)
-{
-    if (atomic_fetch_sub(&c->refs, 1) != 1) {
-        return;
-    }
-    if (c->sock >= 0) {
-        close(c->sock);
-    }
-    if (c->pidfd >= 0) {
-        close(c->pidfd);
-    }
-    nrd_py_message_fini(&c->message);
-    nrd_py_returner_fini(&c->to_stub);
-    nrd_py_heap_free(c->heap);
-    nrd_py_map_close(&c->map);
-    if (c->allocator) {
-        nrd_tb_log_error(TRITONSERVER_ResponseAllocatorDelete(c->allocator), "response allocator");
-    }
-    pthread_mutex_destroy(&c->mu);
-    pthread_mutex_destroy(&c->aux_mu);
-    pthread_cond_destroy(&c->changed);
-    free(c->metrics);
-    free(c->name);
-    free(c);
-}
-
-TRITONSERVER_Error *nrd_py_conn_unhealthy(const nrd_py_conn *c)
-{
-    return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "Stub process '%s' is not healthy.", c->name);
-}
-
-/* Kills a process that does not do what it should. */
-static void kill_stub(nrd_py_conn *c)
-{
-    if (!atomic_load(&c->dead)) {
-        kill(c->pid, SIGKILL); /* not waited for yet, so the number is still its */
-    }
-}
-
-/* ---- the end of a process ---- */
-
-static void died(nrd_py_conn *c)
-{
-    int status = 0;
-    nrd_py_control *ctl = c->map.ctl;
-
-    if (c->pidfd < 0) {
-        kill(c->pid, SIGKILL); /* the socket is closed, the rest follows */
-    }
-    while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    if (!atomic_load(&c->ending)) {
-        if (WIFSIGNALED(status)) {
-            NRD_LOG_ERROR("stub process '%s' (pid %d) was ended by signal %d (%s)", c->name,
-                          (int)c->pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
-        } else {
-            NRD_LOG_ERROR("stub process '%s' (pid %d) ended with exit status %d", c->name,
-                          (int)c->pid, WEXITSTATUS(status));
-        }
-    }
-    atomic_store(&c->dead, true);
-    atomic_fetch_add(&ctl->reply.seq, DEATH);
-    nrd_py_wake(&ctl->reply.seq, INT32_MAX);
-    atomic_fetch_add(&ctl->aux_reply.seq, DEATH);
-    nrd_py_wake(&ctl->aux_reply.seq, INT32_MAX);
-    nrd_py_wake(&ctl->call_tail, INT32_MAX);
-    pthread_mutex_lock(&c->mu);
-    pthread_cond_broadcast(&c->changed);
-    nrd_py_instance *in = atomic_load(&c->ending) ? NULL : c->instance;
-    if (in) {
-        nrd_py_instance_await_restart(in); /* it stays until the restart is over */
-    }
-    pthread_mutex_unlock(&c->mu);
-    if (in) {
-        nrd_py_instance_restart(in);
-    }
-}
-
-static void *monitor(void *arg)
-{
-    nrd_py_backend *b = arg;
-    prctl(PR_SET_NAME, "nrd_py_monitor");
-    for (;;) {
-        struct epoll_event e;
-        int n = epoll_wait(b->epoll, &e, 1, -1);
-        if (n <= 0) {
-            continue;
-        }
-        nrd_py_conn *c = e.data.ptr;
-        if (!c) {
-            return NULL; /* stop_fd */
-        }
-        epoll_ctl(b->epoll, EPOLL_CTL_DEL, c->pidfd >= 0 ? c->pidfd : c->sock, NULL);
-        died(c);
-        nrd_py_conn_unref(c);
-    }
-}
-
-TRITONSERVER_Error *nrd_py_monitor_start(nrd_py_backend *b)
-{
-    struct epoll_event e = {.events = EPOLLIN, .data = {.ptr = NULL}};
-    b->epoll = epoll_create1(EPOLL_CLOEXEC);
-    b->stop_fd = eventfd(0, EFD_CLOEXEC);
-    if (b->epoll < 0 || b->stop_fd < 0 || epoll_ctl(b->epoll, EPOLL_CTL_ADD, b->stop_fd, &e) != 0 ||
-        pthread_create(&b->monitor, NULL, monitor, b) != 0) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "cannot watch stub processes: %s",
-                             strerror(errno));
-    }
-    b->monitor_runs = true;
-    return NULL;
-}
-
-void nrd_py_monitor_stop(nrd_py_backend *b)
-{
-    if (b->monitor_runs) {
-        uint64_t one = 1;
-        ssize_t n = write(b->stop_fd, &one, sizeof one);
-        (void)n;
-        pthread_join(b->monitor, NULL);
-    }
-    if (b->epoll >= 0) {
-        close(b->epoll);
-    }
-    if (b->stop_fd >= 0) {
-        close(b->stop_fd);
-    }
-}
 
 /* ---- start ---- */
 
@@ -292,7 +152,7 @@ static TRITONSERVER_Error *watch(nrd_py_conn *c)
         TRITONSERVER_Error *err = nrd_tb_errorf(
             TRITONSERVER_ERROR_INTERNAL, "cannot watch a stub process: %s", strerror(errno));
         kill(c->pid, SIGKILL);
-        died(c);
+        (void)nrd_py_conn_died(c); /* it has no instance yet */
         nrd_py_conn_unref(c);
         return err;
     }
@@ -306,57 +166,6 @@ static bool can_read(const nrd_py_conn *c)
     struct iovec from = {.iov_base = (void *)(uintptr_t)c->map.ctl->probe, .iov_len = sizeof word};
     return process_vm_readv(c->pid, &to, 1, &from, 1, 0) == (ssize_t)sizeof word &&
            word == NRD_PY_PROBE;
-}
-
-/* One wait for a reply after number `seen`; true when it is there. */
-static bool replied(nrd_py_channel *c, uint32_t seen, int timeout_ms)
-{
-    nrd_py_await(c, seen, timeout_ms);
-    return (uint16_t)(atomic_load(&c->seq) - seen) != 0;
-}
-
-/* Waits for the reply that follows number `seen`. limit_s > 0: in total; a process without a
- * heartbeat for the backend's time limit is killed in any case. */
-static TRITONSERVER_Error *await_reply(nrd_py_conn *c, uint32_t seen, int limit_s,
-                                       nrd_py_reply *out)
-{
-    nrd_py_control *ctl = c->map.ctl;
-    uint64_t start = nrd_now_ns(), alive = start;
-    uint32_t beat = atomic_load(&ctl->heartbeat);
-
-    while (!replied(&ctl->reply, seen, BEAT_MS)) {
-        if (atomic_load(&c->dead)) {
-            return nrd_py_conn_unhealthy(c);
-        }
-        uint64_t now = nrd_now_ns();
-        uint32_t b = atomic_load(&ctl->heartbeat);
-        if (b != beat) {
-            beat = b;
-            alive = now;
-        }
-        uint64_t limit = (uint64_t)c->backend->timeout_s * 1000000000u;
-        if (now - alive > limit || (limit_s > 0 && now - start > (uint64_t)limit_s * 1000000000u)) {
-            NRD_LOG_ERROR("stub process '%s' (pid %d) did not answer for %d seconds and is killed",
-                          c->name, (int)c->pid, limit_s > 0 ? limit_s : c->backend->timeout_s);
-            kill_stub(c);
-            return nrd_py_conn_unhealthy(c);
-        }
-    }
-    *out = (nrd_py_reply){ctl->reply.failed, ctl->reply.offset, ctl->reply.bytes};
-    if (!nrd_py_map_has(&c->map, out->offset, out->bytes)) {
-        out->bytes = 0;
-    }
-    return NULL;
-}
-
-/* NULL: no memory. */
-static char *take_text(nrd_py_conn *c, const nrd_py_reply *r)
-{
-    char *text = strndup(r->bytes ? (const char *)c->map.base + r->offset : "", r->bytes);
-    if (r->offset) {
-        nrd_py_return(&c->to_stub, r->offset);
-    }
-    return text;
 }
 
 static TRITONSERVER_Error *conn_new(nrd_py_conn **out, nrd_py_model *m, const char *name,
@@ -445,10 +254,10 @@ TRITONSERVER_Error *nrd_py_conn_start(nrd_py_conn **out, nrd_py_model *m, const 
                             strerror(errno));
     } else {
         c->service_runs = true;
-        err = await_reply(c, 0, m->backend->timeout_s, &reply);
+        err = nrd_py_conn_await(c, 0, m->backend->timeout_s, &reply);
     }
     if (!err) {
-        text = take_text(c, &reply);
+        text = nrd_py_conn_take_text(c, &reply);
         if (!text) {
             err = nrd_tb_error(nrd_error_no_memory());
         } else if (reply.failed) {
@@ -461,100 +270,12 @@ TRITONSERVER_Error *nrd_py_conn_start(nrd_py_conn **out, nrd_py_model *m, const 
     }
     if (err) {
         atomic_store(&c->ending, true);
-        kill_stub(c);
+        nrd_py_conn_kill(c);
         nrd_py_conn_stop(c);
         return err;
     }
     *out = c;
     return NULL;
-}
-
-/* ---- commands ---- */
-
-TRITONSERVER_Error *nrd_py_conn_command(nrd_py_conn *c, nrd_py_command type, uint64_t offset,
-                                        uint64_t bytes, nrd_py_reply *out)
-{
-    nrd_py_control *ctl = c->map.ctl;
-    uint32_t seen = atomic_load(&ctl->reply.seq);
-
-    if (atomic_load(&c->dead)) {
-        if (offset) {
-            nrd_py_heap_release(c->heap, offset);
-        }
-        return nrd_py_conn_unhealthy(c);
-    }
-    nrd_py_post(&ctl->command, type, 0, offset, bytes);
-    return await_reply(c, seen, type == NRD_PY_CMD_FINALIZE ? c->backend->timeout_s : 0, out);
-}
-
-TRITONSERVER_Error *nrd_py_conn_text(nrd_py_conn *c, nrd_py_command type, const char *text,
-                                     char **out_text)
-{
-    size_t n = strlen(text);
-    uint64_t offset = 0;
-    nrd_py_reply reply = {0};
-
-    if (n) {
-        offset = nrd_py_heap_alloc(c->heap, n);
-        if (!offset) {
-            return nrd_tb_error(nrd_error_no_memory());
-        }
-        memcpy(c->map.base + offset, text, n);
-    }
-    NRD_TB_TRY(nrd_py_conn_command(c, type, offset, n, &reply));
-    char *answer = take_text(c, &reply);
-    TRITONSERVER_Error *err =
-        !answer        ? nrd_tb_error(nrd_error_no_memory())
-        : reply.failed ? nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", answer)
-                       : NULL;
-    if (out_text && !err) {
-        *out_text = answer;
-    } else {
-        free(answer);
-    }
-    return err;
-}
-
-TRITONSERVER_Error *nrd_py_conn_ready(nrd_py_conn *c, bool *out_ready)
-{
-    nrd_py_control *ctl = c->map.ctl;
-    TRITONSERVER_Error *err = NULL;
-
-    *out_ready = false;
-    pthread_mutex_lock(&c->aux_mu);
-    uint32_t seen = atomic_load(&ctl->aux_reply.seq);
-    uint32_t asked = atomic_load(&ctl->aux.seq);
-    /* An answer that came too late for the last question answers this one. */
-    if ((uint16_t)asked == (uint16_t)seen) {
-        nrd_py_post(&ctl->aux, NRD_PY_CMD_READY, 0, 0, 0);
-    }
-    uint64_t end = nrd_now_ns() + READY_TIMEOUT_MS * 1000000ull;
-    bool got = false;
-    while (!(got = replied(&ctl->aux_reply, seen, 200)) && !atomic_load(&c->dead) &&
-           nrd_now_ns() < end) {
-    }
-    if (got) {
-        nrd_py_reply r = {ctl->aux_reply.failed, ctl->aux_reply.offset, ctl->aux_reply.bytes};
-        if (!nrd_py_map_has(&c->map, r.offset, r.bytes)) {
-            r.bytes = 0;
-        }
-        char *text = take_text(c, &r);
-        if (!text) {
-            err = nrd_tb_error(nrd_error_no_memory());
-        } else if (r.failed) {
-            err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s", text);
-        } else {
-            *out_ready = !strcmp(text, "1");
-        }
-        free(text);
-    } else if (atomic_load(&c->dead)) {
-        err = nrd_py_conn_unhealthy(c);
-    } else {
-        err = nrd_tb_errorf(TRITONSERVER_ERROR_UNAVAILABLE,
-                            "Timed out waiting for user-defined is_ready() response");
-    }
-    pthread_mutex_unlock(&c->aux_mu);
-    return err;
 }
 
 /* ---- end ---- */
@@ -589,7 +310,7 @@ void nrd_py_conn_stop(nrd_py_conn *c)
     }
     if (!wait_dead(c, c->backend->timeout_s)) {
         NRD_LOG_WARN("stub process '%s' (pid %d) did not end and is killed", c->name, (int)c->pid);
-        kill_stub(c);
+        nrd_py_conn_kill(c);
         while (!wait_dead(c, 1)) {
         }
     }
