@@ -126,6 +126,28 @@ static bool takes_exact(const linear_case *c, const nrd_weight *loaded, nrd_dtyp
               (t == NRD_DTYPE_Q4_0 || t == NRD_DTYPE_Q4_1 || t == NRD_DTYPE_Q4_K))));
 }
 
+/* Whether the device rounds a token itself and leaves its largest number as it is. */
+static bool is_apart(const linear_case *c)
+{
+    return c->plain_x && c->n_parts == 1 && c->x_type == NRD_DTYPE_ACT_Q8;
+}
+
+static void round_apart(const linear_case *c, const float *x, float *out)
+{
+    float *rest = host((size_t)c->cols * 4);
+    char *row = host(x_row(c) + 64);
+    int64_t top = 0;
+
+    for (int64_t i = 0; i < c->cols; i++) {
+        top = fabsf(x[i]) > fabsf(x[top]) ? i : top;
+        rest[i] = x[i];
+    }
+    rest[top] = 0;
+    nrd_store_row(c->x_type, row, 0, c->cols, rest, NULL);
+    nrd_load_row(c->x_type, row, 0, c->cols, NULL, out);
+    out[top] = x[top];
+}
+
 /* The elements of y that are looked at: all of few, of many those of some tokens and rows, edges among them. */
 typedef struct picked {
     int32_t n_tokens, tokens[512];
@@ -150,15 +172,19 @@ static void pick(const linear_case *c, const target *t, picked *k)
     for (int32_t i = 0; i < k->n_tokens; i++) {
         k->tokens[i] = (int32_t)pick_of(i, k->n_tokens, c->n);
     }
+    const bool apart = is_apart(c);
     char *x = host(x_row(c) * (size_t)k->n_tokens + 64);
-    float *scale = host((size_t)k->n_tokens * 4);
+    float *scale = host((size_t)k->n_tokens * 4), *x_apart = host(apart ? (size_t)(k->n_tokens * c->cols) * 4 : 4);
     for (int32_t i = 0; i < k->n_tokens; i++) {
         memcpy(x + (size_t)i * x_row(c), (char *)c->x + (size_t)k->tokens[i] * x_row(c), x_row(c));
         scale[i] = c->x_scale[k->tokens[i]];
+        if (apart) {
+            round_apart(c, c->x_float + k->tokens[i] * c->cols, x_apart + i * c->cols);
+        }
     }
     nrd_linear_args a = {.n_tokens = k->n_tokens,
-                         .x = x,
-                         .x_dtype = c->x_type,
+                         .x = apart ? (const void *)x_apart : x,
+                         .x_dtype = apart ? NRD_DTYPE_F32 : c->x_type,
                          .n_parts = c->n_parts,
                          .x_row_scale = c->x_type == NRD_DTYPE_F8_E4M3 ? scale : NULL,
                          .y_dtype = NRD_DTYPE_F32,

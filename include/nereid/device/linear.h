@@ -103,7 +103,7 @@ enum { NRD_LINEAR_MAX_PARTS = 4 };
 typedef struct nrd_linear_args {
     int32_t n_tokens;
     const void *x;            /* [n_tokens, cols] in x_dtype */
-    nrd_dtype x_dtype;
+    nrd_dtype x_dtype;        /* ACT_Q8: float32 may come instead; of one part the CPU then multiplies each token's largest number apart */
     const float *x_row_scale; /* [n_tokens] for F8 with per-token scales, else NULL */
     int32_t n_parts;
     const nrd_weight *w[NRD_LINEAR_MAX_PARTS];    /* [rows_p, cols] */

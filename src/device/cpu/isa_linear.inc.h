@@ -15,6 +15,7 @@ const nrd_linear_kernels NRD_LINEAR_KERNELS = {
     .mx_from = linear_mx_from,
     .mx = linear_mx,
 #endif
+    .far = linear_far,
     .finish = linear_finish,
 };
 

@@ -69,6 +69,26 @@ typedef struct nrd_linear_mx {
     uint8_t *room;
 } nrd_linear_mx;
 
+/* What a panel of T tokens has behind its blocks where each token's largest number is multiplied apart: the columns
+ * where these are, and rest[i * T + t], a token's number of column i, or 0. */
+typedef struct nrd_linear_far {
+    int32_t n, col[NRD_LINEAR_MX_TOKENS];
+    float rest[];
+} nrd_linear_far;
+/* A token's share of it, the tokens being 1 to 16. */
+enum { NRD_LINEAR_FAR_BYTES = 4 * (1 + NRD_LINEAR_MX_TOKENS) + 4 };
+
+/* Its products with tiles of a block type, which lie one after the other: out[t * stride + i * 16 + row] += of tile i. */
+typedef struct nrd_linear_far_job {
+    const nrd_linear_far *far;
+    const uint8_t *tiles;
+    size_t tile_bytes;
+    int64_t n_tiles;
+    int width, n_tokens; /* T, and how many are present */
+    float *out;
+    int64_t stride;
+} nrd_linear_far_job;
+
 typedef struct nrd_linear_kernels {
     void (*panel)(const nrd_linear_panel *a);
     /* side_by_side: nrd_linear_streams() tiles a call; NULL where there is no such form */
@@ -76,6 +96,7 @@ typedef struct nrd_linear_kernels {
     nrd_linear_wide (*wide)(nrd_dtype type); /* NULLs: there is none */
     int32_t (*mx_from)(nrd_dtype type);      /* fewest tokens of mx; 0: there is none. NULL: no matrix unit */
     void (*mx)(const nrd_linear_mx *a);
+    void (*far)(nrd_dtype type, const nrd_linear_far_job *j);
     void (*finish)(const float *out, const float *scale, const float *bias, float softcap, int n, float *y);
 } nrd_linear_kernels;
 

@@ -189,6 +189,8 @@ NRD_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 NRD_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 NRD_INLINE vi vi_srl(vi a, int n) { return _mm512_srli_epi16(a, NRD_SHIFT(n)); }
 NRD_INLINE vi vi_sll(vi a, int n) { return _mm512_slli_epi16(a, NRD_SHIFT(n)); }
+/* As vi_srl, n known only at run time. */
+NRD_INLINE vi vi_srl_by(vi a, int n) { return _mm512_srl_epi16(a, _mm_cvtsi32_si128(n)); }
 /* Each byte of `i`, which is 0 to 15, becomes the table's byte of that place. */
 NRD_INLINE vi vi_lookup(const uint8_t table[16], vi i)
 {
@@ -350,6 +352,11 @@ NRD_INLINE vi vi_and(vi x, vi y) { return VI2(_mm256_and_si256(x.a, y.a), _mm256
 NRD_INLINE vi vi_or(vi x, vi y) { return VI2(_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)); }
 NRD_INLINE vi vi_srl(vi x, int n) { return VI2(_mm256_srli_epi16(x.a, n), _mm256_srli_epi16(x.b, n)); }
 NRD_INLINE vi vi_sll(vi x, int n) { return VI2(_mm256_slli_epi16(x.a, n), _mm256_slli_epi16(x.b, n)); }
+NRD_INLINE vi vi_srl_by(vi x, int n)
+{
+    const __m128i by = _mm_cvtsi32_si128(n);
+    return VI2(_mm256_srl_epi16(x.a, by), _mm256_srl_epi16(x.b, by));
+}
 NRD_INLINE vi vi_lookup(const uint8_t table[16], vi i)
 {
     __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table));
@@ -510,6 +517,7 @@ NRD_INLINE vi vi_srl(vi a, int n)
     uint32_t m = 0xffffu >> n;
     VI_EACH(((uint32_t)a.v[i] >> n) & (m | m << 16));
 }
+NRD_INLINE vi vi_srl_by(vi a, int n) { return vi_srl(a, n); }
 NRD_INLINE vi vi_sll(vi a, int n)
 {
     uint32_t m = (0xffffu << n) & 0xffffu;

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "device/ops/pack.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MAX_T = NRD_LINEAR_MX_TOKENS, CHUNK_BYTES = 160 << 10, CHUNK_MX_FLOAT_BYTES = 512 << 10 };
@@ -23,7 +24,7 @@ enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that
 
 /* Parts of one kind can share panels. */
 typedef struct panel_kind {
-    bool is_float, halves, is_mx;
+    bool is_float, halves, is_mx, has_far;
     int offset;
     int64_t len;            /* blocks or columns, as the tile function takes it */
     size_t bytes_per_token; /* of the panel */
@@ -41,7 +42,8 @@ static panel_kind kind_of(const nrd_cpu_kernels *kernels, const nrd_linear_args 
         k.offset = f->offset;
         k.halves = t == NRD_DTYPE_Q2_K || t == NRD_DTYPE_Q3_K || t == NRD_DTYPE_Q6_K;
         k.len = nrd_act_q8_blocks(cols);
-        k.bytes_per_token = (size_t)k.len * 52;
+        k.has_far = a->x_dtype == NRD_DTYPE_F32 && a->n_parts == 1;
+        k.bytes_per_token = (size_t)k.len * 52 + (k.has_far ? NRD_LINEAR_FAR_BYTES : 0);
     } else if (k.is_mx) {
         k.is_float = true;
         k.len = cols;
@@ -83,6 +85,12 @@ static size_t panel_start(const nrd_cpu_kernels *kernels, const nrd_linear_args 
     return at;
 }
 
+/* Where a panel of T tokens has what is multiplied apart. */
+static size_t far_at(const panel_kind *kind, int T)
+{
+    return (size_t)kind->len * 52 * (size_t)T;
+}
+
 static int tile_tokens(int32_t left, int *log2)
 {
     int n = 4;
@@ -92,6 +100,49 @@ static int tile_tokens(int32_t left, int *log2)
     }
     *log2 = n;
     return 1 << n;
+}
+
+/* Where the largest number of a row is. */
+static int32_t peak_of(const float *x, int64_t cols)
+{
+    int32_t at = 0;
+    float peak = -1;
+
+    for (int64_t k = 0; k < cols; k++) {
+        const float v = fabsf(x[k]);
+        at = v > peak ? (int32_t)k : at;
+        peak = v > peak ? v : peak;
+    }
+    return at;
+}
+
+/* Token t of T has `rest` in column `col`. */
+static void add_rest(nrd_linear_far *far, int T, int t, int32_t col, float rest)
+{
+    int32_t i = 0;
+
+    while (i < far->n && far->col[i] != col) {
+        i++;
+    }
+    if (i == far->n) {
+        far->col[far->n++] = col;
+        memset(far->rest + i * T, 0, (size_t)T * sizeof far->rest[0]);
+    }
+    far->rest[i * T + t] = rest;
+}
+
+/* A row of float32 in 8 bits. With `far` its largest number is left out, and kept there: the others of its block would
+ * have few of the 255 steps beside it. */
+static void round_row(const nrd_cpu_run *r, const float *x, int64_t cols, uint8_t *to, float *room, nrd_linear_far *far, int T, int t)
+{
+    if (far) {
+        const int32_t col = peak_of(x, cols);
+        add_rest(far, T, t, col, x[col]);
+        memcpy(room, x, (size_t)cols * sizeof *room);
+        room[col] = 0;
+        x = room;
+    }
+    r->k->act_q8_row(x, cols, to);
 }
 
 /* Rows [t0, t0 + n) as the panel of `kind`, or those that `ids` names from there on; `rows` is room for n gathered or
@@ -104,9 +155,14 @@ static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const int
     const uint8_t *x = (const uint8_t *)a->x + (ids ? 0 : (size_t)t0 * in_bytes);
     nrd_linear_panel p = {x, in_bytes, cols, kind->len, n, kind->offset, kind->halves, kind->is_float, kind->is_mx, panel};
     const bool converts = kind->is_float != (a->x_dtype == NRD_DTYPE_F32);
+    const int T = kind->is_mx ? MAX_T : n;
+    nrd_linear_far *far = kind->has_far ? (nrd_linear_far *)(void *)(panel + far_at(kind, T)) : NULL;
 
     if (converts) {
         p.row_bytes = nrd_row_bytes(kind->is_float ? NRD_DTYPE_F32 : NRD_DTYPE_ACT_Q8, cols);
+    }
+    if (far) {
+        far->n = 0;
     }
     for (int t = 0; (converts || ids) && t < n; t++) {
         const uint8_t *from = x + (size_t)(ids ? ids[t0 + t] : t) * in_bytes;
@@ -116,7 +172,7 @@ static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const int
         } else if (kind->is_float) {
             nrd_act_q8_dequantize(from, cols, (float *)(void *)to);
         } else {
-            r->k->act_q8_row((const float *)(const void *)from, cols, to);
+            round_row(r, (const float *)(const void *)from, cols, to, (float *)(void *)(rows + MAX_T * p.row_bytes), far, T, t);
         }
     }
     p.x = converts || ids ? rows : x;
@@ -126,7 +182,7 @@ static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const int
 static size_t rows_room(const nrd_linear_args *a)
 {
     size_t f = nrd_row_bytes(NRD_DTYPE_F32, a->w[0]->cols), q = nrd_act_q8_row_bytes(a->w[0]->cols);
-    return MAX_T * (f > q ? f : q);
+    return (MAX_T + 1) * (f > q ? f : q);
 }
 
 void nrd_linear_cpu_make_panels(const nrd_cpu_run *r, const nrd_linear_args *a, const int32_t *ids, int32_t t0,
@@ -183,6 +239,17 @@ static void finish_tile(const nrd_cpu_run *r, const tiles_of *p, int64_t tile, i
     }
 }
 
+/* Adds what a panel of T tokens, n of them present, has apart to the results of n_tiles tiles. */
+static void add_far(const nrd_cpu_run *r, const tiles_of *p, const panel_kind *kind, const uint8_t *panel, int T, int n,
+                    const uint8_t *tiles, int64_t n_tiles, float *out, int64_t stride)
+{
+    if (kind->has_far) {
+        nrd_linear_far_job j = {(const nrd_linear_far *)(const void *)(panel + far_at(kind, T)), tiles,
+                                nrd_tile16_bytes(p->w->dtype, p->w->cols), n_tiles, T, n, out, stride};
+        r->k->linear->far(p->w->dtype, &j);
+    }
+}
+
 /* Tiles [from, to), which lie one after the other from `data` on, against one token tile. */
 static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, int64_t from, int64_t to,
                           const panel_kind *kind, const uint8_t *panel, int32_t t0, int n, int log2)
@@ -192,6 +259,9 @@ static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t
     size_t tile_bytes = nrd_tile16_bytes(p->w->dtype, p->w->cols);
     float out[MAX_T * 16];
     int64_t i = from, full = p->w->rows / 16, run = to - from >= S ? (to - from) / S : 0;
+    /* What is apart comes last for tiles before this one: in between it would stop the reading ahead. */
+    const int64_t late = !p->plain ? from : to < full ? to : full;
+    const uint8_t *const all = data;
 
     if (run > 0) {
         many = r->k->linear->tile(p->w->dtype, log2, true);
@@ -206,6 +276,9 @@ static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t
             }
             many(data, step, panel, kind->len, out, S * 16, 16);
             for (int s = 0; s < S; s++) {
+                if (i + s * run >= late) {
+                    add_far(r, p, kind, panel, n, n, data + s * step, 1, out + s * 16, S * 16);
+                }
                 finish_tile(r, p, i + s * run, t0, n, out + s * 16, S * 16);
             }
         }
@@ -217,8 +290,14 @@ static void do_token_tile(const nrd_cpu_run *r, const tiles_of *p, const uint8_t
             fn(data, 0, panel, kind->len, place(p, i, t0), p->y_stride, 0);
         } else {
             fn(data, 0, panel, kind->len, out, 16, 0);
+            if (i >= late) {
+                add_far(r, p, kind, panel, n, n, data, 1, out, 16);
+            }
             finish_tile(r, p, i, t0, n, out, 16);
         }
+    }
+    if (late > from) {
+        add_far(r, p, kind, panel, n, n, all, late - from, place(p, from, t0), p->y_stride);
     }
 }
 
@@ -248,12 +327,23 @@ static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *d
                          b == 0, y + t * p->y_stride, p->y_stride);
             }
         }
+        for (int32_t t = 0; t < n_tokens; t += MAX_T) {
+            add_far(r, p, kind, panels + (size_t)t * panel_bytes, MAX_T, MAX_T, data, 2, y + t * p->y_stride, p->y_stride);
+        }
         for (int32_t t = 0; !p->plain && t < n_tokens; t += MAX_T) {
             finish_tile(r, p, i, t, MAX_T, y + t * p->y_stride, p->y_stride);
             finish_tile(r, p, i + 1, t, MAX_T, y + t * p->y_stride + 16, p->y_stride);
         }
     }
     return i;
+}
+
+static void mx_far(const nrd_cpu_run *r, const tiles_of *p, const panel_kind *kind, const nrd_linear_mx *m)
+{
+    for (int32_t t = 0; t < m->n_tokens; t += MAX_T) {
+        add_far(r, p, kind, m->panels + (size_t)t * kind->bytes_per_token, MAX_T, m->n_tokens - t < MAX_T ? m->n_tokens - t : MAX_T,
+                m->tiles, m->n_tiles, m->y + t * m->y_stride, m->y_stride);
+    }
 }
 
 /* Tiles [from, to) against all tokens on the matrix unit, in blocks of tokens whose panels stay in L2 beside
@@ -282,6 +372,7 @@ static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, 
             m.tiles = data + (size_t)(i - from) * tile_bytes;
             m.y = place(p, i, t);
             r->k->linear->mx(&m);
+            mx_far(r, p, kind, &m);
             for (int64_t k = i; !p->plain && k < i + m.n_tiles; k++) {
                 finish_tile(r, p, k, t, m.n_tokens, place(p, k, t), p->y_stride);
             }
@@ -295,6 +386,7 @@ static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, 
         m.n_tokens = n_tokens - t < MAX_T ? n_tokens - t : MAX_T;
         m.panels = panels + (size_t)t * kind->bytes_per_token;
         r->k->linear->mx(&m);
+        mx_far(r, p, kind, &m);
         finish_tile(r, p, i, t, m.n_tokens, out, 16);
     }
 }

@@ -724,6 +724,123 @@ static nrd_linear_wide linear_wide(nrd_dtype type)
 }
 #endif
 
+/* A column of a tile's 16 rows as floats. Of a 16-row vector of four k one byte is a row's: the dot with a one and three
+ * zeros takes it out. */
+NRD_KERNEL vf column_q(const int type, const nrd_tile16_format *f, const uint8_t *tile, int32_t col)
+{
+    const int32_t b = col / 32, in = col % 32, group = in / 4, h = IS_HALVES(type) ? in / 16 : 0;
+    const int block = f->scale_bytes + f->hi_bytes + f->lo_bytes;
+    const int two_bits = type == NRD_DTYPE_Q2_K || type == NRD_DTYPE_Q3_K, has_high = IS_5_BIT(type) || type == NRD_DTYPE_Q3_K || type == NRD_DTYPE_Q6_K;
+    static const int8_t ones[2][7] = {{0, 0, 0, 1, 0, 0, 0}, {0, 0, 0, 16, 0, 0, 0}}, fours[7] = {0, 0, 0, 4, 0, 0, 0};
+    tile_stream s = {tile + (int64_t)b * block, vf_zero(), vf_zero()};
+    vf d[2], m[2];
+    vi x;
+
+    if (IS_K(type)) { /* the head of the super block is read with its first block's scales */
+        s.w = tile + (int64_t)(b / 8) * (f->head_bytes + 8 * block);
+        const uint8_t *at = s.w + f->head_bytes + b % 8 * block;
+        load_scales(type, 0, &s, d, m);
+        s.w = at;
+        load_scales(type, 1, &s, d, m);
+    } else {
+        load_scales(type, 0, &s, d, m);
+    }
+    const uint8_t *low = s.w + f->hi_bytes;
+    if (type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8) {
+        x = vi_load(low + group * 64);
+    } else if (two_bits) {
+        x = vi_and(vi_srl_by(vi_load(low + group / 4 * 64), group % 4 * 2), vi_set1_8(3));
+    } else {
+        x = vi_and(vi_srl_by(vi_load(low + group % 4 * 64), group / 4 * 4), vi_set1_8(15));
+    }
+    if (IS_IQ4(type) || type == NRD_DTYPE_MXFP4) {
+        x = vi_lookup(type == NRD_DTYPE_MXFP4 ? mxfp4_bytes : iq4_bytes, x);
+    }
+    vi sum = vi_dot(vi_set1_32(-f->offset), x, ones[0] + 3 - in % 4, MAX_INT(type));
+    if (has_high) {
+        const int wide = type == NRD_DTYPE_Q6_K;
+        vi y = vi_load(s.w + (wide ? group / 4 * 64 : 0));
+        y = vi_and(vi_srl_by(y, wide ? group % 4 * 2 : group), vi_set1_8(wide ? 3 : 1));
+        sum = vi_dot(sum, y, (type == NRD_DTYPE_Q3_K ? fours : ones[1]) + 3 - in % 4, 15);
+    }
+    vf w = vf_mul(vf_from_vi(sum), h ? d[1] : d[0]);
+    return HAS_MIN(type) ? vf_add(w, h ? m[1] : m[0]) : w;
+}
+
+NRD_KERNEL void add_columns(const int T, int32_t n, const vf *w, const float *rest, float *out, int64_t stride)
+{
+    vf sum[16];
+    NRD_UNROLL
+    for (int t = 0; t < T; t++) {
+        sum[t] = vf_load(out + t * stride);
+    }
+    for (int32_t i = 0; i < n; i++, rest += T) {
+        NRD_UNROLL
+        for (int t = 0; t < T; t++) {
+            sum[t] = vf_fma(w[i], vf_set1(rest[t]), sum[t]);
+        }
+    }
+    NRD_UNROLL
+    for (int t = 0; t < T; t++) {
+        vf_store(out + t * stride, sum[t]);
+    }
+}
+
+NRD_KERNEL void far_q(const int type, const nrd_tile16_format *f, const nrd_linear_far_job *j)
+{
+    const nrd_linear_far *far = j->far;
+    vf w[NRD_LINEAR_MX_TOKENS];
+
+    for (int64_t i = 0; i < j->n_tiles; i++) {
+        const uint8_t *tile = j->tiles + (size_t)i * j->tile_bytes;
+        float *out = j->out + i * 16;
+        for (int32_t k = 0; k < far->n; k++) {
+            w[k] = column_q(type, f, tile, far->col[k]);
+        }
+        switch (j->n_tokens == j->width ? j->width : 0) {
+        case 1: add_columns(1, far->n, w, far->rest, out, j->stride); break;
+        case 2: add_columns(2, far->n, w, far->rest, out, j->stride); break;
+        case 4: add_columns(4, far->n, w, far->rest, out, j->stride); break;
+        case 8: add_columns(8, far->n, w, far->rest, out, j->stride); break;
+        case 16: add_columns(16, far->n, w, far->rest, out, j->stride); break;
+        default:
+            for (int t = 0; t < j->n_tokens; t++, out += j->stride) {
+                vf sum = vf_load(out);
+                for (int32_t k = 0; k < far->n; k++) {
+                    sum = vf_fma(w[k], vf_set1(far->rest[k * j->width + t]), sum);
+                }
+                vf_store(out, sum);
+            }
+        }
+    }
+}
+
+#define FAR_CASE(type)                                                                             \
+    case NRD_DTYPE_##type: far_q(NRD_DTYPE_##type, f, j); break;
+static void linear_far(nrd_dtype type, const nrd_linear_far_job *j)
+{
+    const nrd_tile16_format *f = nrd_tile16_format_of(type);
+
+    switch (type) {
+        FAR_CASE(Q4_0)
+        FAR_CASE(Q4_1)
+        FAR_CASE(Q5_0)
+        FAR_CASE(Q5_1)
+        FAR_CASE(Q8_0)
+        FAR_CASE(I8)
+        FAR_CASE(Q2_K)
+        FAR_CASE(Q3_K)
+        FAR_CASE(Q4_K)
+        FAR_CASE(Q5_K)
+        FAR_CASE(Q6_K)
+        FAR_CASE(IQ4_NL)
+        FAR_CASE(IQ4_XS)
+        FAR_CASE(MXFP4)
+    default:
+        break;
+    }
+}
+
 /* AVX2 has 16 registers of 8 lanes: more than 4 tokens at a time would spill. The tile stays in L1
  * while its panel is taken in four. */
 #define TILE_T(kind, type, n)                                                                      \

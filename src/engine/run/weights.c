@@ -46,6 +46,14 @@ static nrd_error *load_altup(nrd_loader *l)
     return NULL;
 }
 
+static void take_plain_input(nrd_loader *l, nrd_product *p)
+{
+    p->in_dtype = l->ws->act_dtype;
+    p->in_row_bytes = (size_t)p->cols * nrd_dtype_block_bytes(l->ws->act_dtype);
+    p->in_row_scale = false;
+    l->ws->max_in_row_bytes = p->in_row_bytes > l->ws->max_in_row_bytes ? p->in_row_bytes : l->ws->max_in_row_bytes;
+}
+
 /* An encoder's states are written once for all layers, in a form that suits them all. */
 static void share_states(nrd_loader *l)
 {
@@ -56,11 +64,7 @@ static void share_states(nrd_loader *l)
         alike = alike && l->ws->layers[i].cross_kv.in_dtype == first->in_dtype;
     }
     for (int32_t i = 0; !alike && i < l->n_layers; i++) {
-        nrd_product *p = &l->ws->layers[i].cross_kv;
-        p->in_dtype = l->ws->act_dtype;
-        p->in_row_bytes = (size_t)p->cols * nrd_dtype_block_bytes(l->ws->act_dtype);
-        p->in_row_scale = false;
-        l->ws->max_in_row_bytes = p->in_row_bytes > l->ws->max_in_row_bytes ? p->in_row_bytes : l->ws->max_in_row_bytes;
+        take_plain_input(l, &l->ws->layers[i].cross_kv);
     }
 }
 
@@ -185,6 +189,10 @@ static nrd_error *load_head(nrd_loader *l)
     }
     ws->lm_head.n = 1;
     nrd_loader_finish_product(l, &ws->lm_head);
+    if (ws->lm_head.in_dtype == NRD_DTYPE_ACT_Q8) { /* the product rounds with less loss (nrd_linear_args.x), which counts most here */
+        take_plain_input(l, &ws->lm_head);
+        ws->lm_head.rounds_input = true;
+    }
     return NULL;
 }
 
