@@ -10,6 +10,10 @@
 static void commit_beams(nrd_sched *s, nrd_seq *q, const nrd_step_result *r, int32_t row,
                          nrd_sched_event *ev)
 {
+    if (r->ids && r->ids[row] == NRD_SAMPLE_NO_NUMBERS) { /* a replay has none */
+        ev->finish = NRD_SEQ_FINISH_ERROR;
+        return;
+    }
     ev->n_new = 1;
     ev->finish = nrd_beams_step(q, r, row);
     if (ev->finish != NRD_SEQ_FINISH_NONE) {

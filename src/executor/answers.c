@@ -91,17 +91,20 @@ void nrd_exec_end_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err
     nrd_exec_fail_request(x, r, err);
 }
 
-/* A guide that passed a limit has no more tokens to offer; the request's sequences share it. */
-void nrd_exec_end_guided(nrd_exec *x, nrd_seq *q)
+void nrd_exec_end_wrong(nrd_exec *x, nrd_seq *q)
 {
     nrd_exec_request_state *r = q->req.owner;
-    const nrd_guide *guide = nrd_guide_state_guide(q->dec.guide);
-    const char *limit = nrd_guide_limit(guide);
+    const nrd_guide *guide = q->dec.guide ? nrd_guide_state_guide(q->dec.guide) : NULL;
+    const char *limit = guide ? nrd_guide_limit(guide) : NULL;
 
-    nrd_guides_forget(x->guides, guide);
     x->n_terminated_step++;
-    nrd_exec_end_request(x, r, nrd_errorf(NRD_ERR_INVALID_ARG, "guided_decoding_guide: the guide passes the limit %s",
-                                 limit ? limit : "of its automaton"));
+    if (!limit) {
+        nrd_exec_end_request(x, r, nrd_errorf(NRD_ERR_INTERNAL, "the logits of the model (%s) are not numbers: a weight is NaN or infinite, or "
+                                     "a number was too large for its type", x->info.architecture));
+        return;
+    }
+    nrd_guides_forget(x->guides, guide); /* the request's sequences share it */
+    nrd_exec_end_request(x, r, nrd_errorf(NRD_ERR_INVALID_ARG, "guided_decoding_guide: the guide passes the limit %s", limit));
 }
 
 /* Behind a commit: the end of a reasoning whose budget is used up, or text that a guide leaves no choice about, as
@@ -129,7 +132,7 @@ void nrd_exec_begin_handed(nrd_exec *x, nrd_exec_request_state *r)
     nrd_sched_event e;
     nrd_handover_begin(r, &e);
     if (e.finish == NRD_SEQ_FINISH_ERROR) {
-        nrd_exec_end_guided(x, e.seq);
+        nrd_exec_end_wrong(x, e.seq);
         return;
     }
     nrd_exec_jump_forward(x, &e);

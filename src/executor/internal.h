@@ -478,7 +478,7 @@ void nrd_exec_release_held(nrd_exec *x);
 void nrd_exec_fail_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err);
 /* The same for requests whose sequences the scheduler has. */
 void nrd_exec_end_request(nrd_exec *x, nrd_exec_request_state *r, nrd_error *err);
-void nrd_exec_end_guided(nrd_exec *x, nrd_seq *q); /* its guide passed a limit */
+void nrd_exec_end_wrong(nrd_exec *x, nrd_seq *q); /* NRD_SEQ_FINISH_ERROR: its guide passed a limit, or its logits are NaN */
 /* Behind a commit: adds to the event the tokens that need no step. */
 void nrd_exec_jump_forward(nrd_exec *x, nrd_sched_event *e);
 /* A request whose first token was chosen elsewhere is the scheduler's now: it says that token. */

@@ -313,7 +313,7 @@ static nrd_error *tell(nrd_exec *x, nrd_sched_event *e)
     }
     nrd_exec_jump_forward(x, e);
     if (e->finish == NRD_SEQ_FINISH_ERROR) {
-        nrd_exec_end_guided(x, e->seq);
+        nrd_exec_end_wrong(x, e->seq);
     } else {
         nrd_exec_answer(x, e->seq, e->n_new, e->finish);
     }

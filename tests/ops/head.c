@@ -36,7 +36,7 @@ static nrd_sample_row draw_row(const head_case *c, int32_t slot, bool plain)
                           .seed = rnd(),
                           .draw = rnd() % 100,
                           .flags = (rnd() % 3 ? 0 : NRD_SAMPLE_COUNTS) |
-                                   (rnd() % 5 == 0 ? NRD_SAMPLE_NO_UPDATE : 0u),
+                                   (rnd() % 5 == 0 ? NRD_SAMPLE_NO_UPDATE : 0u) | (slot % 2 ? NRD_SAMPLE_TELLS : 0u),
                           .n_banned = rnd() % 3 ? 0 : 3,
                           .n_suppress_end = rnd() % 2,
                           .end_id = rnd_in(-1, c->vocab - 1),

@@ -122,6 +122,10 @@ static void sample_new(sample_case *c, const sample_row *row, int k)
     }
     for (int32_t r = 0; r < c->n; r++) {
         draw_row(c, r, k, &c->rows[r]);
+        c->rows[r].flags |= row->odd && r % 2 == 0 ? NRD_SAMPLE_TELLS : 0u;
+    }
+    for (int64_t i = 0; row->odd && k % 2 && i < all; i++) { /* no number at all */
+        c->logits[i] = i % 3 ? NAN : -INFINITY;
     }
 }
 
@@ -197,7 +201,7 @@ static void judge_row(const sample_case *c, const target *t, int32_t r, const ch
                     nrd_sample_may(&a, r, got->ids[r], 2e-5));
     }
     if (!(row->flags & NRD_SAMPLE_NO_UPDATE)) {
-        verdict(t, "slot", got->slots[row->slot] == got->ids[r]);
+        verdict(t, "slot", got->slots[row->slot] == (got->ids[r] == NRD_SAMPLE_NO_NUMBERS ? 0 : got->ids[r]));
     }
 }
 
@@ -211,8 +215,8 @@ static void judge_counts(const sample_case *c, const target *t, const choices *g
     for (int32_t r = 0; r < c->n; r++) {
         const nrd_sample_row *row = &c->rows[r];
         if ((row->flags & NRD_SAMPLE_COUNTS) && !(row->flags & NRD_SAMPLE_NO_UPDATE) &&
-            got->ids[r] >= 0 && got->ids[r] < c->vocab) {
-            want[(int64_t)row->slot * c->vocab + got->ids[r]]++;
+            got->ids[r] >= NRD_SAMPLE_NO_NUMBERS && got->ids[r] < c->vocab) {
+            want[(int64_t)row->slot * c->vocab + (got->ids[r] < 0 ? 0 : got->ids[r])]++;
         }
     }
     same_bytes(t, "counts", after, want, bytes);

@@ -275,13 +275,33 @@ static void scan_winners(nrd_cpu_run *r, nrd_cpu_cmd *c, int64_t from, int64_t t
     }
 }
 
-static void choose(nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t i)
+/* Of a row of which no logit was kept: what they were without the row's rules is computed again. */
+static int32_t nothing(nrd_cpu_run *r, nrd_cpu_cmd *c, int32_t i)
+{
+    const nrd_sample_args *a = &c->u.linear_sample.sample;
+    const int64_t stride = slab_stride(c->i[CHUNK]), end = ((int64_t)a->vocab + 15) / 16;
+    float *slab = (float *)(void *)(r->scratch + c->at[AT_SLAB]);
+
+    if (!(a->rows[i].flags & NRD_SAMPLE_TELLS)) {
+        return 0;
+    }
+    for (int64_t from = 0; from < end; from += c->i[CHUNK]) {
+        const int64_t to = from + c->i[CHUNK] < end ? from + c->i[CHUNK] : end, n = a->vocab - from * 16;
+        nrd_linear_cpu_tiles(r, c, 0, from, to, slab, from, stride);
+        if (!nrd_sample_no_numbers(slab + i * stride, n < (to - from) * 16 ? n : (to - from) * 16)) {
+            return 0;
+        }
+    }
+    return NRD_SAMPLE_NO_NUMBERS;
+}
+
+static void choose(nrd_cpu_run *r, nrd_cpu_cmd *c, int32_t i)
 {
     const nrd_sample_args *a = &c->u.linear_sample.sample;
     candidate *all = (candidate *)(void *)r->scratch;
     const int32_t n = merge(r, c, i);
 
-    a->out_ids[i] = n == 0                  ? 0
+    a->out_ids[i] = n == 0                     ? nothing(r, c, i)
                     : wanted(&a->rows[i]) == 1 ? all[0].id
                                             : nrd_sample_from_list(&a->rows[i], all, n);
 }

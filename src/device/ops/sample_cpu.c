@@ -387,7 +387,8 @@ static void sample_row(nrd_cpu_run *r, const nrd_sample_args *a, int32_t i)
     } else if (!greedy) {
         c = draw_from_row(r, a, row, x, top, (float)inv_t, weights, list);
     }
-    a->out_ids[i] = c.id;
+    const bool tells = !any && (row->flags & NRD_SAMPLE_TELLS) && nrd_sample_no_numbers(a->logits + i * stride, a->vocab);
+    a->out_ids[i] = tells ? (int32_t)NRD_SAMPLE_NO_NUMBERS : c.id;
     if (a->out_logprob && (row->flags & NRD_SAMPLE_LOGPROB)) {
         a->out_logprob[i] = any ? (float)((double)x[c.id] - log_total) : -INFINITY;
     }
@@ -402,18 +403,29 @@ int32_t nrd_sample_from_list(const nrd_sample_row *row, nrd_candidate *list, int
     return draw_from_list(row, list, n, list[0].logit, 1.0 / (double)row->temperature).id;
 }
 
+bool nrd_sample_no_numbers(const float *x, int64_t n)
+{
+    int64_t i = 0;
+
+    while (i < n && !(x[i] > -INFINITY)) {
+        i++;
+    }
+    return i == n;
+}
+
 void nrd_sample_update(const nrd_sample_args *a)
 {
     for (int32_t i = 0; i < a->n_rows; i++) {
         const nrd_sample_row *row = &a->rows[i];
+        const int32_t id = a->out_ids[i] == NRD_SAMPLE_NO_NUMBERS ? 0 : a->out_ids[i];
         if (row->flags & NRD_SAMPLE_NO_UPDATE) {
             continue;
         }
         if (a->slot_tokens) {
-            a->slot_tokens[row->slot] = a->out_ids[i];
+            a->slot_tokens[row->slot] = id;
         }
         if ((row->flags & NRD_SAMPLE_COUNTS) && a->counts) {
-            uint16_t *n = &a->counts[(int64_t)row->slot * a->vocab + a->out_ids[i]];
+            uint16_t *n = &a->counts[(int64_t)row->slot * a->vocab + id];
             *n = (uint16_t)(*n < UINT16_MAX ? *n + 1 : *n);
         }
     }

@@ -23,6 +23,8 @@ const float *nrd_sample_adjust(const nrd_sample_args *a, const nrd_sample_row *r
                                int32_t n, float *room);
 /* Draws from the best top_k of a row (n > 0 of them, in any order, which is changed). */
 int32_t nrd_sample_from_list(const nrd_sample_row *row, nrd_candidate *list, int32_t n);
+/* None of x[0..n) is a number above minus infinity. */
+bool nrd_sample_no_numbers(const float *x, int64_t n);
 /* Notes the choices of all rows in slot_tokens and counts. */
 void nrd_sample_update(const nrd_sample_args *a);
 

@@ -8,7 +8,8 @@
  *           probability exceeds nrd_sample_uniform(seed, draw).
  * Logprobs  log-softmax of the logits after everything up to the times, before temperature; a token
  *           that may not be chosen has -inf. out_logprob_norm: after temperature, among the kept.
- * Nothing   If no token may be chosen, id 0 with log probability -inf. */
+ * Nothing   If no token may be chosen, id 0 with log probability -inf. If no logit was a number above -inf as it came, and
+ *           the row asks (NRD_SAMPLE_TELLS), NRD_SAMPLE_NO_NUMBERS in place of the id. */
 #include "device/ops/ops.h"
 
 #include "base/mem.h"
@@ -239,7 +240,12 @@ static void sample_row(const nrd_sample_args *a, int32_t row, candidate *c)
             sum += share(&k, &c[i]);
         }
     }
-    a->out_ids[row] = pick.id;
+    const float *x = a->logits + row * (a->logits_stride ? a->logits_stride : a->vocab);
+    bool tells = (r->flags & NRD_SAMPLE_TELLS) != 0;
+    for (int32_t i = 0; i < a->vocab; i++) {
+        tells = tells && !(x[i] > -INFINITY);
+    }
+    a->out_ids[row] = tells ? (int32_t)NRD_SAMPLE_NO_NUMBERS : pick.id;
     if (a->out_logprob && (r->flags & NRD_SAMPLE_LOGPROB)) {
         a->out_logprob[row] = k.kept ? (float)((double)pick.logit - k.log_total) : -INFINITY;
     }
@@ -277,7 +283,7 @@ void nrd_sample_ref(const nrd_sample_args *a)
     /* After all rows: rows of one slot must not see each other's tokens in this step. */
     for (int32_t row = 0; row < a->n_rows; row++) {
         const nrd_sample_row *r = &a->rows[row];
-        int32_t id = a->out_ids[row];
+        const int32_t id = a->out_ids[row] == NRD_SAMPLE_NO_NUMBERS ? 0 : a->out_ids[row];
         if (r->flags & NRD_SAMPLE_NO_UPDATE) {
             continue;
         }

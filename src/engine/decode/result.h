@@ -11,7 +11,7 @@
 
 /* One element for each row of the step's plan. */
 typedef struct nrd_step_result {
-    const int32_t *ids;
+    const int32_t *ids;          /* NRD_SAMPLE_NO_NUMBERS: the row has no logit that is a number */
     const float *log_probs;      /* plain */
     const float *log_probs_norm; /* within the candidate set */
     int32_t n_top;               /* stride of the two below; 0: none */

@@ -106,7 +106,7 @@ void nrd_decode_row(const nrd_seq *q, int32_t slot, int32_t n_generated, bool no
         .frequency_penalty = s->frequency_penalty,
         .seed = nrd_decode_seed(q),
         .draw = (uint64_t)n_generated,
-        .flags = 0,
+        .flags = NRD_SAMPLE_TELLS,
         .n_suppress_end = n_generated < s->min_length,
         .end_id = q->req.end_id,
     };
@@ -208,6 +208,9 @@ nrd_seq_finish nrd_decode_append(nrd_seq *q, const int32_t *ids, int32_t n, int3
 nrd_seq_finish nrd_decode_accept(nrd_seq *q, int32_t token, int32_t *out_n_new)
 {
     *out_n_new = 0;
+    if (token == NRD_SAMPLE_NO_NUMBERS) {
+        return NRD_SEQ_FINISH_ERROR;
+    }
     if (q->req.end_id >= 0 && token == q->req.end_id) {
         return q->dec.guide && !nrd_guide_is_complete(q->dec.guide) ? refused(q) : NRD_SEQ_FINISH_END_ID;
     }

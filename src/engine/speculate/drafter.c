@@ -234,7 +234,8 @@ static nrd_error *finish(nrd_drafter *d, int32_t i, uint64_t *started_ns)
     for (int32_t k = 0; k < pass->n_entries; k++) {
         const nrd_plan_entry *e = &pass->entries[k];
         if (e->row >= 0) {
-            e->seq->dec.tokens[e->start + e->n] = r.ids[e->row];
+            const int32_t id = r.ids[e->row];
+            e->seq->dec.tokens[e->start + e->n] = id == NRD_SAMPLE_NO_NUMBERS ? 0 : id; /* a guess may be wrong */
         }
     }
     return NULL;
