@@ -74,10 +74,9 @@ def asks_help(words):
     return any(w in ("-h", "--help") for w in words)
 
 
-# --qformat that nereid quantize alone makes: those that need texts, and those of compressed-tensors
-CALIBRATED = ("int4_awq", "int4_gptq", "int8_sq", "w4a8_awq", "fp8_pc_pt", "fp8_pb_wo", "mxfp8", "mxfp4", "nvfp4")
-ITS_OPTIONS = {"--gptq", "--per_tensor", "--static_inputs"}
-WITH_CACHE = ("fp8", "int8_wo", "int4_wo", "full_prec")  # … that needs them for the scales of an 8-bit cache only
+# --qformat that nereid convert makes, too; with these options, or with scales of an 8-bit cache, it does not
+PLAIN = (None, "full_prec", "fp8", "int8_wo", "int4_wo")
+ITS_OPTIONS = {"gptq", "per_tensor", "static_inputs", "exclude", "output_format", "autoq_format", "auto_quantize_bits", "mixed"}
 
 
 def take(words, *names):
@@ -99,33 +98,58 @@ def ranks(text, name):
     sys.exit(f"quantize.py: --{name} must be a number above 0, got '{text}'")
 
 
-def quantize_calibrated(words, out):
-    """A Hugging Face folder of quantized weights; of several ranks a checkpoint that is made from it."""
+def medusa_words(words):
+    """What `nereid convert` takes of the heads, and the other words. Without a folder of heads their numbers mean nothing."""
+    folder, words = take(words, "medusa_model_dir")
+    taken = []
+    for name in ("num_medusa_heads", "num_medusa_layers"):
+        value, words = take(words, name)
+        taken += [f"--{name}={value}"] if value is not None else []
+    return (["--speculative_decoding_mode=medusa", f"--medusa_model_dir={folder}", *taken] if folder else []), words
+
+
+def quantize_calibrated(words, out, layout, medusa):
+    """A Hugging Face folder of quantized weights; of several ranks, or with heads, a checkpoint that is made from it."""
     tp, words = take(words, "tp_size")
     pp, words = take(words, "pp_size")
     tp, pp = ranks(tp, "tp_size"), ranks(pp, "pp_size")
-    if tp * pp == 1:
+    if layout == "hf" and (tp * pp > 1 or medusa):
+        sys.exit("quantize.py: --export_format hf is a folder of no ranks and without heads; leave it out, or --tp_size, --pp_size and "
+                 "--medusa_model_dir")
+    if tp * pp == 1 and not medusa:
         run("quantize", f"--output_dir={out}", *words)
         return
     with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(out))) as whole:
         run("quantize", f"--output_dir={whole}/quantized", *words)
-        run("convert", f"--model_dir={whole}/quantized", f"--output_dir={out}", f"--tp_size={tp}", f"--pp_size={pp}")
+        run("convert", f"--model_dir={whole}/quantized", f"--output_dir={out}", f"--tp_size={tp}", f"--pp_size={pp}",
+            *medusa)
 
 
 def quantize(words):
-    """examples/quantization/quantize.py: what needs texts or small groups is `nereid quantize`, the rest `nereid convert`."""
+    """examples/quantization/quantize.py: what needs texts or small groups is `nereid quantize`, the rest `nereid convert`.
+    --export_format says which where both can; without --qformat nothing but the cache gets scales, as there."""
     name, _ = take(words, "qformat")
     cache, _ = take(words, "kv_cache_dtype")
-    calibrated = name in CALIBRATED or ITS_OPTIONS & set(words) or (name in WITH_CACHE and cache in ("int8", "fp8"))
+    given = {w.partition("=")[0].lstrip("-").replace("-", "_") for w in words if w.startswith("-")}
+    layout, words = take(words, "export_format")
+    if layout not in (None, "tensorrt_llm", "hf"):
+        sys.exit(f"quantize.py: --export_format is tensorrt_llm or hf, not '{layout}'")
+    context, words = take(words, "cp_size")
+    if ranks(context, "cp_size") > 1:
+        sys.exit(f"quantize.py: --cp_size {context}: there is no context parallelism; use --tp_size or --pp_size")
+    medusa, words = medusa_words(words)
+    calibrated = name not in PLAIN or ITS_OPTIONS & given or cache in ("int8", "fp8") or layout == "hf"
     if asks_help(words):
         become("quantize" if calibrated else "convert", "--help")
+    if calibrated and name is None and not given & {"autoq_format"}:
+        words = [*words, "--qformat=full_prec"]
     start = time.monotonic()
     out, words = take(words, "output_dir", "export_path", "o")
     out = out or "exported_model"
     if calibrated:
-        quantize_calibrated(words, out)
+        quantize_calibrated(words, out, layout, medusa)
     else:
-        run("convert", f"--output_dir={out}", *words)
+        run("convert", f"--output_dir={out}", *words, *medusa)
     print(f"Quantized model exported to {out}\nTotal time used {time.monotonic() - start:.2f} s.", flush=True)
 
 

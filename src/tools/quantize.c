@@ -196,11 +196,11 @@ static nrd_error *open_texts(job *j, const char *path)
     if (reads) {
         NRD_TRY(nrd_error_wrap(nrd_qtexts_open(&j->calibration, j->tokenizer, o->calib_dataset, nrd_qtext_calibration,
                                                (size_t)o->calib_size, length, (uint64_t)o->seed),
-                               "--calib_dataset (a text, or JSON lines)"));
+                               "--calib_dataset (a file of text or JSON lines; without the option a text that is built in)"));
     }
     return measures ? nrd_error_wrap(nrd_qtexts_open(&j->evaluation, j->tokenizer, o->eval_dataset, nrd_qtext_evaluation,
                                                      MAX_EVALUATION, length, (uint64_t)o->seed),
-                                     "--eval_dataset (a text, or JSON lines)")
+                                     "--eval_dataset (a file of text or JSON lines; without the option a text that is built in)")
                     : NULL;
 }
 
@@ -483,31 +483,42 @@ static nrd_error *settle_cache(job *j)
     return NULL;
 }
 
-/* The format of most modules, and the budget of --auto_quantize_bits. four: room for a name. */
-static nrd_error *settle_mix(options *o, char four[MAX_NAME])
+/* The format of most modules that --autoq_format names, alone or beside int8_wo. */
+static nrd_error *take_format(options *o, char most[MAX_NAME])
 {
     static const char eight[] = "int8_wo";
     const char *list = o->autoq_format, *comma = list ? strchr(list, ',') : NULL;
 
+    if (!list) {
+        return NULL;
+    }
+    if (comma && !strcmp(comma + 1, eight)) {
+        snprintf(most, MAX_NAME, "%.*s", comma - list < MAX_NAME ? (int)(comma - list) : MAX_NAME - 1, list);
+    } else {
+        const bool last = comma && (size_t)(comma - list) == strlen(eight) && !strncmp(list, eight, strlen(eight));
+        snprintf(most, MAX_NAME, "%s", last ? comma + 1 : list);
+    }
+    if (strchr(most, ',') || (comma && strncmp(most, "int4_", 5) != 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--autoq_format '%s': only a format of 4 bits and int8_wo are mixed (int4_awq,int8_wo); of "
+                          "one format of 8 bits (fp8) some modules stay", list);
+    }
+    if (o->qformat && strcmp(o->qformat, most) != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--autoq_format '%s' is not --qformat '%s'; leave one out", list, o->qformat);
+    }
+    o->qformat = most;
+    return NULL;
+}
+
+/* The format of most modules, and the budget of --auto_quantize_bits. most: room for a name. */
+static nrd_error *settle_mix(options *o, char most[MAX_NAME])
+{
     if (o->mixed && strcmp(o->mixed, "auto") != 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--mixed is auto, not '%s'", o->mixed);
     }
-    if ((o->mixed || list) && o->auto_bits <= 0) {
+    NRD_TRY(take_format(o, most));
+    if ((o->mixed || o->autoq_format) && o->auto_bits <= 0) {
         const bool is_8 = o->qformat && (nrd_str_has_prefix(o->qformat, "int8_") || nrd_str_has_prefix(o->qformat, "fp8"));
         o->auto_bits = is_8 ? DEFAULT_MIXED_BITS_OF_8 : DEFAULT_MIXED_BITS;
-    }
-    if (comma) {
-        const bool first = !strcmp(comma + 1, eight);
-        snprintf(four, MAX_NAME, "%.*s", first && comma - list < MAX_NAME ? (int)(comma - list) : MAX_NAME - 1,
-                 first ? list : comma + 1);
-        if (!first && strncmp(list, eight, (size_t)(comma - list))) {
-            comma = NULL;
-        }
-        o->qformat = o->qformat ? o->qformat : four;
-    }
-    if (list && (!comma || strcmp(o->qformat, four) || strncmp(four, "int4_", 5))) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--autoq_format '%s': it is --qformat, one of 4 bits, and int8_wo, with a comma "
-                          "between", list);
     }
     return NULL;
 }
@@ -572,7 +583,7 @@ static const nrd_opt rows[] = {
         "4-bit weights with a zero point for each group: more exact, half a bit more in memory"),
     OPT(NUM, "auto_quantize_bits", NULL, auto_bits, "X", NULL,
         "bits a weight in all: the modules where it helps most get 8 bits, of 4-bit formats; of int8_wo, int8_sq and fp8 they stay"),
-    OPT(STR, "autoq_format", NULL, autoq_format, "NAMES", NULL, "the two formats for that: one of 4 bits, and int8_wo"),
+    OPT(STR, "autoq_format", NULL, autoq_format, "NAMES", NULL, "the formats for that: one of 4 bits and int8_wo, or one"),
     OPT(STR, "mixed", NULL, mixed, "auto", NULL, "--auto_quantize_bits 5, in short, or 9 where most have 8"),
     OPT(STR, "exclude", NULL, exclude, "NAMES", NULL, "modules that stay as they are, with ',' between; * and ? are known"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, NULL, "the LM head too, where it is not the embedding"),
@@ -601,14 +612,17 @@ static const nrd_opt rows[] = {
     OPT(INT, "threads", "-t", threads, "N", "one a core", "CPU threads"),
     NO_EFFECT("dtype", NULL, "what is not quantized keeps its type"),
     NO_EFFECT("batch_size", NULL, "windows are read one after the other"),
-    NO_EFFECT("dataset_cache_dir", NULL, "data sets are local files"),
+    NO_EFFECT("dataset_cache_dir", "--cache_dir", "data sets are local files"),
+    NO_EFFECT("device_map", NULL, "the model runs on the one --device"),
+    NO_EFFECT("decoder_type", NULL, "config.json tells the family"),
+    NO_EFFECT("num_medusa_heads", "--num_medusa_layers --max_draft_len --medusa_hidden_act --quant_medusa_head", "heads keep their type"),
     NO_EFFECT("calib_tp_size", NULL, "calibration runs in one process"),
     NO_EFFECT("calib_pp_size", NULL, "calibration runs in one process"),
     REFUSED("awq_scales", NULL, "--qformat int4_awq is that: AWQ's scales first, then GPTQ's rounding"),
     REFUSED("tp_size", "--pp_size --cp_size", "the folder is of no ranks: nereid build --tp_size divides it"),
     REFUSED("nemo_ckpt_path", NULL, "export it to Hugging Face first"),
-    REFUSED("num_medusa_heads", "--num_medusa_layers --medusa_model_dir --max_draft_len --medusa_hidden_act",
-            "no family with heads is known"),
+    REFUSED("medusa_model_dir", NULL, "Medusa heads are not quantized; leave the option out and add the heads to the folder that is "
+            "made: nereid convert --speculative_decoding_mode medusa --medusa_model_dir DIR"),
 };
 const nrd_tool_table nrd_quantize_table = NRD_TOOL_TABLE("quantize", usage, rows, 1);
 
@@ -617,14 +631,14 @@ int nrd_tool_quantize(int argc, char **argv)
     options o = {.output_dir = "exported_model", .calib_size = 512, .calib_length = 512, .seed = 1234,
                  .damping = 0.01, .device = "cpu"};
     const char *word = NULL;
-    char four[MAX_NAME] = "";
+    char most[MAX_NAME] = "";
     size_t n = 0;
     int status = nrd_tool_parse(&nrd_quantize_table, argc, argv, &o, &word, &n);
     if (status >= 0) {
         return status;
     }
     o.model_dir = o.model_dir ? o.model_dir : word;
-    nrd_error *err = settle_mix(&o, four);
+    nrd_error *err = settle_mix(&o, most);
     if (err) {
         return nrd_tool_finish("quantize", err);
     }

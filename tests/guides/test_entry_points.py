@@ -205,8 +205,8 @@ def test_quantize_py_says_where_and_how_long(models, tmp_path):
 def test_quantize_py_refuses_by_name(models, tmp_path):
     said = python(QUANTIZE, "--model_dir", models["qwen2"], "--qformat", "no_such", "--output_dir", tmp_path, status=1).stderr
     assert "'no_such' is not supported" in said
-    said = python(QUANTIZE, "--model_dir", models["qwen2"], "--num_medusa_heads", 4, status=1).stderr
-    assert "--num_medusa_heads and --num_medusa_layers need --medusa_model_dir" in said
+    said = python(QUANTIZE, "--model_dir", models["qwen2"], "--medusa_model_dir", tmp_path, "--output_dir", tmp_path / "q", status=1).stderr
+    assert f"'{tmp_path}' has no Medusa heads" in said
 
 
 # ---- trtllm-build ----

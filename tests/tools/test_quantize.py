@@ -15,11 +15,12 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NEREID = os.environ.get("NEREID", str(ROOT / "build/bin/nereid"))
-sys.path.insert(0, str(ROOT / "tests/tinymodel"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/tinymodel")]
 import encdec  # noqa: E402
 import encoders  # noqa: E402
 import hf_folder  # noqa: E402
 import make_model  # noqa: E402
+import medusa_heads  # noqa: E402
 import quantized  # noqa: E402
 import vision  # noqa: E402
 
@@ -146,7 +147,7 @@ def test_scales_of_inputs_are_what_the_calibration_saw(home, tmp_path):
 def safetensors(path):
     data = path.read_bytes()
     (n,) = struct.unpack("<Q", data[:8])
-    types = {"F32": np.float32, "I32": np.uint32, "I64": np.int64, "I8": np.int8, "F8_E4M3": np.uint8, "U8": np.uint8}
+    types = {"F32": np.float32, "F16": np.float16, "I32": np.uint32, "I64": np.int64, "I8": np.int8, "F8_E4M3": np.uint8, "U8": np.uint8}
     return {name: np.frombuffer(data[8 + n:][slice(*t["data_offsets"])], types[t["dtype"]]).reshape(t["shape"])
             for name, t in json.loads(data[8:8 + n]).items() if name != "__metadata__"}
 
@@ -401,11 +402,14 @@ def put_nan(path):
     (["--output_format", "gptq", "--qformat", "w4a8_awq"], "leave the option out for w4a8_awq"),
     (["--output_format", "gptq", "--mixed", "auto"], "with one number of bits"),
     (["--output_format", "gptq", "--kv_cache_dtype", "int8"], "without --kv_cache_dtype"),
-    (["--autoq_format", "fp8,int4_awq"], "--autoq_format 'fp8,int4_awq': it is --qformat, one of 4 bits, and int8_wo"),
+    (["--autoq_format", "fp8,int4_awq"], "--autoq_format 'fp8,int4_awq': only a format of 4 bits and int8_wo are mixed (int4_awq,int8_wo)"),
+    (["--autoq_format", "fp8,int8_wo"], "--autoq_format 'fp8,int8_wo': only a format of 4 bits and int8_wo are mixed"),
+    (["--autoq_format", "int4_gptq,int8_wo"], "--autoq_format 'int4_gptq,int8_wo' is not --qformat 'int4_awq'; leave one out"),
+    (["--autoq_format", "fp8"], "--autoq_format 'fp8' is not --qformat 'int4_awq'; leave one out"),
     (["--mixed", "5"], "--mixed is auto, not '5'"),
     (["--device", "tpu"], "--device is cpu or cuda, not 'tpu'"),
     (["--awq_block_size", "48"], "groups of 48 columns do not divide the 352 of 'model.layers.0."),
-    (["--calib_dataset", "nowhere.txt"], "--calib_dataset"),
+    (["--calib_dataset", "nowhere.txt"], "without the option a text that is built in): cannot open 'nowhere.txt'"),
     (["--calib_dataset", "empty.txt"], "'empty.txt' holds no text of at least two tokens"),
     (["--calib_dataset", "bad.jsonl"], "bad.jsonl: line 2: expected {\"text\": \"…\"}"),
     (["--calib_dataset", "broken.jsonl"], "broken.jsonl: line 1"),
@@ -482,3 +486,60 @@ def test_quantize_py_makes_what_builds_and_runs(home, tmp_path):
         run("build", "--checkpoint_dir", out, "--output_dir", tmp_path / f"e{tp}", "--kv_cache_dtype", "int8")
         assert len(list((tmp_path / f"e{tp}").glob("rank*.engine"))) == tp
     run("run", tmp_path / "e1", "-p", "Hello", "-n", "4", "--tokenizer_dir", home / "llama3")
+
+
+def quantize_py(cwd, line, status=0):
+    done = subprocess.run([sys.executable, ROOT / "examples/quantization/quantize.py", *line.split()], capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout
+
+
+# what examples/quantization/README.md, the models' README.md and vLLM's guide pass beside --model_dir, with groups and sizes for a small model
+@pytest.mark.parametrize("line, method, ranks", [
+    ("--qformat fp8 --kv_cache_dtype fp8", "compressed-tensors", 1),
+    ("--qformat int4_awq --awq_block_size 32 --tp_size 2 --exclude down_proj", None, 2),
+    ("--qformat int8_sq --kv_cache_dtype int8", "compressed-tensors", 1),
+    ("--dtype float16 --qformat fp8 --kv_cache_dtype fp8 --calib_size 4 --tp_size 2", None, 2),
+    ("--dtype bfloat16 --kv_cache_dtype int8 --calib_size 4", "compressed-tensors", 1),
+    ("--dtype=float16 --qformat=int4_awq --calib_size=4 --cache_dir=./dataset", "compressed-tensors", 1),
+    ("--dtype float16 --qformat fp8 --kv-cache-dtype fp8 --calib-size 4 --tp-size 1", "compressed-tensors", 1),
+    ("--qformat int8_wo --export_format hf --device cpu --device_map auto --decoder_type llama --pp_size 1 --cp_size 1", "compressed-tensors", 1),
+    ("--qformat int8_wo --export_format tensorrt_llm --num_medusa_heads 4 --num_medusa_layers 1 --max_draft_len 63 --quant_medusa_head", None, 1),
+    ("--autoq_format int4_awq,int8_wo --auto_quantize_bits 5.5 --calib_size 4", "compressed-tensors", 1),
+    ("--autoq_format int8_sq --auto_quantize_bits 10 --calib_size 4 --tp_size 2", None, 2)])
+def test_quantize_py_takes_the_lines_of_the_guides(home, tmp_path, line, method, ranks):
+    quantize_py(tmp_path, f"--model_dir {home / 'llama3'} --output_dir q {line}")
+    config = json.loads((tmp_path / "q/config.json").read_text())
+    quantization = config.get("quantization_config", {})
+    assert quantization.get("quant_method") == method and ("architecture" in config) == (method is None)
+    if method is None:
+        assert len(list((tmp_path / "q").glob("rank*.safetensors"))) == ranks
+    else:
+        assert (quantization["kv_cache_scheme"] is not None) == ("cache" in line and "cache_dir" not in line)
+    run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e")
+
+
+def test_quantize_py_takes_medusa_heads_along(home, tmp_path):
+    config = json.loads((home / "llama3/config.json").read_text())
+    medusa_heads.write_folder(tmp_path / "heads", 4, 1, config["hidden_size"], config["vocab_size"])
+    for i, cache in enumerate(["--kv_cache_dtype fp8", ""]):
+        quantize_py(tmp_path, f"--model_dir {home / 'llama3'} --dtype float16 --qformat fp8 {cache} --output_dir q{i} --calib_size 4 --tp_size 1 "
+                              "--medusa_model_dir heads --num_medusa_heads 2")
+        assert sum(name.endswith(".linear.weight") for name in safetensors(tmp_path / f"q{i}/medusa_lm_head.safetensors")) == 2
+        run("build", "--checkpoint_dir", tmp_path / f"q{i}", "--output_dir", tmp_path / f"e{i}", "--speculative_decoding_mode", "medusa",
+            "--max_draft_len", "63")
+
+
+@pytest.mark.parametrize("line, status, message", [
+    ("--autoq_format fp8,int4_awq,w4a8_awq --auto_quantize_bits 5 --tp_size 2", 1, "only a format of 4 bits and int8_wo are mixed"),
+    ("--qformat w8a8_sq --smoothquant 0.5", 1, "--qformat 'w8a8_sq' is not supported; known are"),
+    ("--qformat fp8 --cp_size 2", 1, "--cp_size 2: there is no context parallelism; use --tp_size or --pp_size"),
+    ("--qformat int8_sq --export_format onnx", 1, "--export_format is tensorrt_llm or hf, not 'onnx'"),
+    ("--qformat int8_sq --export_format hf --tp_size 2", 1, "--export_format hf is a folder of no ranks"),
+    ("--qformat int8_sq --calib_dataset cnn_dailymail", 1, "--calib_dataset (a file of text or JSON lines; without the option"),
+    ("--qformat int8_sq --calib_dataset .", 1, "'.' is not a regular file"),
+    ("--qformat fp8 --nemo_ckpt_path x.nemo", 2, "--nemo_ckpt_path is not supported: export it to Hugging Face first"),
+    ("--qformat int8_sq --tp_size 0", 1, "--tp_size must be a number above 0, got '0'")])
+def test_quantize_py_refuses_with_the_reason(home, tmp_path, line, status, message):
+    said = quantize_py(tmp_path, f"--model_dir {home / 'llama3'} --output_dir q {line}", status)
+    assert message in said and "Traceback" not in said and not (tmp_path / "q/config.json").exists()
