@@ -30,7 +30,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from variants import REAL, SAME, TINY, TOLERANCE, golden_of, real_path, variant, write_tiny  # noqa: E402
+from variants import REAL, SAME, TINY, TOLERANCE, TRTLLM, golden_of, real_path, variant, write_tiny  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(HERE))
 DEFAULT_PROGRAM = shlex.quote(os.path.join(ROOT, "build", "bin", "nereid")) + " eval"

@@ -37,11 +37,12 @@ import make_model  # noqa: E402
 import quant  # noqa: E402
 import quantized  # noqa: E402
 import quantized_libraries  # noqa: E402
+import trtllm_checkpoint  # noqa: E402
 import weights  # noqa: E402
 from real_prompts import prompts_of  # noqa: E402
 from references import REFERENCES  # noqa: E402
 from specs import SPECS  # noqa: E402
-from variants import REAL, TINY, real_path, write_tiny  # noqa: E402
+from variants import LENGTHS, REAL, TINY, TRTLLM, real_path, write_tiny  # noqa: E402
 
 N_GREEDY = 32
 DATE = "2026-11-23"
@@ -81,6 +82,10 @@ def model_of_quantized(v, path):
     spec = SPECS[v["arch"]]
     _, _, meant = quantized.quantized(weights.build(spec), v["quantized"])
     meant = {name: x if quantized.is_linear(name, x) else hf_folder.rounded(x, v["dtype"]) for name, x in meant.items()}
+    return model_of_floats(spec, meant, path)
+
+
+def model_of_floats(spec, meant, path):
     os.makedirs(path)
     hf_folder.write_safetensors(os.path.join(path, "model.safetensors"), make_model.stored_tensors(spec, meant), "float32")
     hf_folder.write_json(os.path.join(path, "config.json"), make_model.config_json(spec, "float32"))
@@ -225,7 +230,18 @@ def make_adapted(name, folder):
             "provenance": provenance("tests/tinymodel/adapter.py", "peft"), "prompts": prompts}
 
 
+def make_trtllm(name, folder):
+    spec = SPECS["llama"]
+    model = model_of_floats(spec, trtllm_checkpoint.meant(weights.build(spec), TRTLLM[name]), os.path.join(folder, "meant"))
+    prompts = [results(model, f"n{n}", weights.tokens(f"{spec.seed}/prompt{n}", n, spec.config["vocab_size"]), 8, None)
+               for n in LENGTHS[1:3]]
+    return {"model": {"kind": "trtllm", "arch": "llama", "recipe": TRTLLM[name], "dtype": "float32"}, "n_vocab": spec.config["vocab_size"],
+            "provenance": provenance("tests/tinymodel/trtllm_checkpoint.py"), "prompts": prompts}
+
+
 def make(name, folder):
+    if name in TRTLLM:
+        return make_trtllm(name, folder)
     if name in TINY:
         return make_tiny(name, folder)
     if name.startswith("lora-"):
@@ -239,7 +255,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(2)
     torch.manual_seed(0)
-    for name in [*TINY, *(f"lora-{a}" for a in adapter.ADAPTERS), *REAL]:
+    for name in [*TINY, *TRTLLM, *(f"lora-{a}" for a in adapter.ADAPTERS), *REAL]:
         if args.words and not any(w in name for w in args.words):
             continue
         start = time.monotonic()

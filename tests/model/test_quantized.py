@@ -558,7 +558,7 @@ LIES = [
     ("modelopt-awq-columns", put("pre_quant_scale", lambda x: x[1:]), f"'{LAYER}.pre_quant_scale' has shape [511], expected [512]"),
     ("modelopt-awq-columns", put("pre_quant_scale", at(3, np.float32(np.nan).tobytes())),
      f"'{LAYER}.pre_quant_scale' has nan for column 3"),
-    ("modelopt-fp8", field(quant_algo="W4A8_MXFP4_FP8"), "quant_algo 'W4A8_MXFP4_FP8' is not supported; known: FP8"),
+    ("modelopt-fp8", field(quant_algo="W4A8_MXFP4_MXFP8"), "quant_algo 'W4A8_MXFP4_MXFP8' is not supported; known: FP8"),
     ("ct-mxfp8", put("weight_scale", at((2, 1), 255)), f"'{LAYER}.weight_scale' has the scale nan for row 2, group 1"),
     ("ct-mxfp8", put("weight_scale", lambda x: x[:, 1:]), f"'{LAYER}.weight_scale' has shape [256, 15], expected [256, 16]"),
     ("ct-4", field(format="mxfp6-pack-quantized"), "format 'mxfp6-pack-quantized' is not supported; known: pack-quantized"),
@@ -588,9 +588,7 @@ def test_a_folder_that_lies_is_refused_by_tensor_and_field(recipe, change, messa
 
 # quantization.quant_algo of TensorRT-LLM's checkpoints
 # that are not read; test_trtllm_checkpoints.py has those that are
-ALGORITHMS = ["W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL",
-              "FP8_BLOCK_SCALES", "INT8", "NVFP4_AWQ", "W4A8_NVFP4_FP8",
-              "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8", "W4A16_MXFP4"]
+ALGORITHMS = ["FP8_BLOCK_SCALES", "INT8", "W4A8_MXFP4_MXFP8", "W4A16_MXFP4"]
 
 
 def test_quantized_checkpoints_of_other_converters_are_refused_by_algorithm(tmp_path):

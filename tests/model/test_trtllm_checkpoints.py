@@ -26,7 +26,8 @@ MEANT = {"fp8": ("llama-fp8-tensor", "fp8"), "fp8-bytes": ("llama-fp8-tensor", "
          "awq": ("llama-gptq-4", "q4_0"), "awq-uint8": ("llama-gptq-4", "q4_0"), "w4a8": ("llama-gptq-4", "q4_0"),
          "awq-columns": ("llama-modelopt-awq-columns", "q4_0"),
          "w4a8-columns": ("llama-modelopt-w4a8-columns", "q4_0"), "sq": ("llama-gptq-8-row", "int8"),
-         "w8a16": ("llama-gptq-8-row", "int8"), "w4a16": ("llama-gptq-4-row", "q4_0"),
+         "w8a16": ("llama-gptq-8-row", "int8"), "w8a16-rows": ("llama-gptq-8-row", "int8"), "w4a8-mxfp4": ("llama-ct-mxfp4", "q5_0"),
+        "mxfp4": ("llama-ct-mxfp4", "q5_0"), "w4a16": ("llama-gptq-4-row", "q4_0"),
          "gptq": ("llama-gptq-4", "q4_0"), "gptq-8": ("llama-gptq-8", "q8_0"),
          "sq-channel-token": ("llama-gptq-8-row", "int8"), "sq-channel-tensor": ("llama-gptq-8-row", "int8")}
 
@@ -68,39 +69,38 @@ def test_numbers_are_those_of_transformers(recipe, plain_of, tmp_path):
     cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path / "e"), golden, str(tmp_path)), 2e-2)
 
 
-def test_nvfp4_has_the_numbers_that_it_stands_for(plain_of, tmp_path):
-    """Beside a folder of those floats. An engine for GPUs keeps the type."""
-    spec = SPECS["llama"]
-    tensors = weights.build(spec)
-    meant = dict(tensors)
-    for name, x in tensors.items():
-        if quantized.is_linear(name, x) and not name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
-            meant[name] = quantized.Fp4(x, True).dequantized()
-    for stem in {name.rsplit(".", 2)[0] for name in tensors if name.endswith("q_proj.weight")}:
-        three = [f"{stem}.{x}_proj.weight" for x in "qkv"]
-        rows = quantized.Fp4(np.concatenate([tensors[name] for name in three]), True).dequantized()
-        meant.update(zip(three, np.split(rows, np.cumsum([len(tensors[name]) for name in three])[:-1])))
-    (tmp_path / "f").mkdir()
-    hf_folder.write_safetensors(tmp_path / "f/model.safetensors", make_model.stored_tensors(spec, meant), "float32")
-    hf_folder.write_json(tmp_path / "f/config.json", make_model.config_json(spec, "float32"))
-    write(tmp_path / "c", plain_of["float32"], "nvfp4")
-    said = []
-    for folder in ("c", "f"):
-        (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, *range(40, 100)]}) + "\n")
-        done = run("eval", tmp_path / folder, "--tokens", tmp_path / "in", "--out", tmp_path / "out", "--compute_dtype", "float32")
-        assert done.returncode == 0, done.stderr
-        said.append(np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:]))
-    assert np.abs(said[0] - said[1]).max() < 1e-4, np.abs(said[0] - said[1]).max()
-    assert np.ptp(said[1]) > 1
+# what an engine for GPUs keeps
+STANDS_FOR = {"nvfp4": "nvfp4", "nvfp4-linear": "nvfp4", "nvfp4-columns": "nvfp4", "w4a16-nvfp4": "nvfp4", "w4a8-nvfp4": "nvfp4",
+              "w4a8-mxfp4": "q5_0", "mxfp4": "q5_0", "mxfp8": "mxfp8", "fp8-blocks": "fp8_b128", "w8a16-rows": "int8",
+              "qserve-channel": "q4_1"}
+
+
+def meant_by(recipe):
+    return tc.meant(weights.build(SPECS["llama"]), recipe)
+
+
+@pytest.mark.parametrize("name", cg.TRTLLM)
+def test_numbers_are_those_of_a_golden_of_their_own(name, plain_of, tmp_path):
+    write(tmp_path / "c", plain_of["float32"], cg.TRTLLM[name])
+    golden = cg.load_golden(name)
+    half_mins = name.endswith("qserve-group")  # Q4_1's, of groups
+    cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path / "c"), golden, str(tmp_path)), 2e-2 if half_mins else 1e-4)
+
+
+@pytest.mark.parametrize("recipe, kept", STANDS_FOR.items())
+def test_numbers_are_those_that_a_weight_stands_for(recipe, kept, plain_of, tmp_path):
+    """Beside a folder of those floats."""
+    write(tmp_path / "c", plain_of["float32"], recipe)
+    assert logprobs_beside_floats(tmp_path / "c", meant_by(recipe), tmp_path) < 1e-4
     assert run("build", tmp_path / "c", "-o", tmp_path / "e", "--device", "rows").returncode == 0
     shown = run("inspect", tmp_path / "e", "--tensors").stdout
-    assert any(line.split()[:2] == ["transformer.layers.1.mlp.proj.weight", "nvfp4"] for line in shown.splitlines()), shown
+    assert any(line.split()[:2] == ["transformer.layers.1.mlp.proj.weight", kept] for line in shown.splitlines()), shown
 
 
 def logprobs_beside_floats(folder, meant, tmp_path):
     """Those of the checkpoint, and of a folder of the floats that are meant."""
     spec, said = SPECS["llama"], []
-    (tmp_path / "f").mkdir()
+    (tmp_path / "f").mkdir(exist_ok=True)
     hf_folder.write_safetensors(tmp_path / "f/model.safetensors", make_model.stored_tensors(spec, meant), "float32")
     hf_folder.write_json(tmp_path / "f/config.json", make_model.config_json(spec, "float32"))
     for each in (folder, tmp_path / "f"):
@@ -120,6 +120,17 @@ def test_smoothers_divide_the_input(plain_of, tmp_path):
     assert logprobs_beside_floats(tmp_path / "c", meant, tmp_path) < 1e-4
     shown = run("inspect", tmp_path / "c", "--tensors").stdout
     assert any(line.split()[:2] == ["transformer.layers.1.mlp.proj.weight", "int8"] for line in shown.splitlines()), shown
+
+
+def test_qserve_in_groups_is_rounded_to_half_precision(plain_of, tmp_path, monkeypatch):
+    """Scale and number of code 0 of each group, and nothing else."""
+    write(tmp_path / "c", plain_of["float32"], "qserve-group")
+    off = logprobs_beside_floats(tmp_path / "c", meant_by("qserve-group"), tmp_path)
+    assert 1e-4 < off < 2e-2, off
+    monkeypatch.setattr(tc.QServe, "dequantized", tc.QServe.of_halves)
+    assert logprobs_beside_floats(tmp_path / "c", meant_by("qserve-group"), tmp_path) < 1e-4
+    shown = run("inspect", tmp_path / "c", "--tensors").stdout
+    assert any(line.split()[:2] == [f"{DENSE}.weight", "q4_1"] for line in shown.splitlines()), shown
 
 
 def write_mixed(folder, plain, change=lambda tensors, quantization: None):
@@ -144,10 +155,30 @@ def test_each_layer_has_the_algorithm_that_it_names(plain_of, tmp_path):
     assert [name for name in types if name.endswith(".int8_input")] == [f"{DENSE}.int8_input"]
 
 
+def test_layers_have_what_modelopt_alone_writes(plain_of, tmp_path):
+    """Inputs in int8 are those of W8A8 alone."""
+    of = {"attention.qkv": "nvfp4", "attention.dense": "w8a16-rows", "mlp.fc": "fp8-blocks", "mlp.gate": "w4a8-mxfp4", "mlp.proj": "nvfp4-columns"}
+    meant = meant_by("w8a16-rows")
+    for old, new in [*tc.LAYER.items(), *((x, "attention.qkv") for x in tc.QKV)]:
+        if new in of:
+            meant |= {name: x for name, x in meant_by(of[new]).items() if f".{old}." in name}
+    tensors, quantization = tc.mixed(weights.build(SPECS["llama"]), of.get)
+    tc.write(tmp_path / "c", plain_of["float32"], tensors, quantization, "float32")
+    assert logprobs_beside_floats(tmp_path / "c", meant, tmp_path) < 1e-4
+    assert run("build", tmp_path / "c", "-o", tmp_path / "e", "--device", "rows").returncode == 0
+    shown = run("inspect", tmp_path / "e", "--tensors").stdout
+    types = {line.split()[0]: line.split()[1] for line in shown.splitlines() if line.startswith("  transformer.layers.1.")}
+    want = {"attention.qkv": "nvfp4", "attention.dense": "int8", "mlp.fc": "fp8_b128", "mlp.gate": "q5_0", "mlp.proj": "nvfp4"}
+    assert {stem: types[f"transformer.layers.1.{stem}.weight"] for stem in want} == want
+    assert not [name for name in types if name.endswith(".int8_input")], types
+
+
 @pytest.mark.parametrize("change, message", [
     (lambda _, q: q["layers"].pop(DENSE), f"'{DENSE}' has quant_algo 'nothing'"),
     (lambda _, q: q["layers"][DENSE].update(quant_algo="W4A8_QSERVE_PER_GROUP"), f"'{DENSE}' has quant_algo 'W4A8_QSERVE_PER_GROUP'; known: FP8"),
-    (lambda _, q: q["layers"][DENSE].update(quant_algo="W8A16"), f"'{DENSE}' has quant_algo 'W8A16'; known: FP8"),
+    (lambda _, q: q["layers"][DENSE].update(quant_algo="W4A16"), f"'{DENSE}' has quant_algo 'W4A16'; known: FP8"),
+    (lambda t, q: (q["layers"][DENSE].update(quant_algo="W8A16"), t.update({f"{DENSE}.per_channel_scale": t.pop(f"{DENSE}.weights_scaling_factor")})),
+     f"'{DENSE}.weights_scaling_factor' is missing"),
     (lambda _, q: q["layers"][DENSE].update(has_zero_point=True), f"'{DENSE}' has quant_algo 'W8A8_SQ_PER_CHANNEL' and has_zero_point"),
     (lambda _, q: q["layers"][DENSE].update(quant_algo="W4A16_AWQ"), f"'{DENSE}.weights_scaling_factor' has shape ["),
     (lambda _, q: q.pop("layers"), "needs quant_cfg.json with an object quantized_layers, got no such file"),
@@ -206,6 +237,27 @@ LIES = [
     ("awq", lambda _, q: q.update(has_zero_point=True), "has_zero_point of W4A16_AWQ is not supported"),
     ("awq-columns", put("prequant_scaling_factor", lambda x: x[1:]), f"'{DENSE}.prequant_scaling_factor' has shape ["),
     ("nvfp4", drop("weights_scaling_factor_2"), f"tensor '{DENSE}.weights_scaling_factor_2' is missing"),
+    ("nvfp4-linear", drop("weights_global_scaling_factor"), f"tensor '{DENSE}.weights_global_scaling_factor' is missing"),
+    ("nvfp4-linear", put("weights_block_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_block_scaling_factor' has shape ["),
+    ("w4a8-nvfp4", put("weights_scaling_factor", lambda x: (x.view(np.uint8) | np.uint8(127)).view("V1")), f"'{DENSE}.weights_scaling_factor' has the scale nan"),
+    ("w4a8-nvfp4", put("weights_scaling_factor_2", lambda x: NAN), f"'{DENSE}.weights_scaling_factor_2' is nan, expected a number above 0"),
+    ("w4a8-mxfp4", put("weights_scaling_factor", lambda x: np.full_like(x, 255)), f"'{DENSE}.weights_scaling_factor' has the scale nan"),
+    ("w4a8-mxfp4", put("weights_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has shape ["),
+    ("mxfp8", put("weights_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has shape ["),
+    ("fp8-blocks", put("weights_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has shape [1, 2], expected [2, 2]"),
+    ("fp8-blocks", put("weights_scaling_factor", lambda x: np.full(x.shape, np.nan, np.float32).view("V4")),
+     f"'{DENSE}.weights_scaling_factor' has the scale nan"),
+    ("w8a16-rows", put("weights_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has shape ["),
+    ("qserve-group", drop("s2_zeros"), f"tensor '{DENSE}.s2_zeros' is missing"),
+    ("qserve-group", put("s2_scales", lambda x: x[:, 1:]), f"'{DENSE}.s2_scales' has shape [2, 255], expected [2, 256]"),
+    ("qserve-group", put("s2_scales", lambda x: np.concatenate([x, x[:1]])), f"'{DENSE}.s2_scales' has 2 dimensions and 3 groups"),
+    ("qserve-group", put("s2_scales", lambda x: -x), f"'{DENSE}.s1_scales' has the scale -"),
+    ("qserve-group", put("s2_zeros", lambda x: x.astype(np.float32)), f"'{DENSE}.s2_zeros' has type "),
+    ("qserve-group", put("weight", lambda x: x[1:]), f"'{DENSE}.weight' is 255 x 256, expected multiples of 32"),
+    ("qserve-group", put("weight", lambda x: x[0]), f"'{DENSE}.weight' has shape [128], expected "),
+    ("qserve-channel", put("s1_scales", lambda x: x[1:]), f"'{DENSE}.s1_scales' has shape [255], expected [256]"),
+    ("qserve-channel", put("s1_szeros", lambda x: np.full_like(x, np.nan)), f"'{DENSE}.s1_szeros' gives row 0, group 0 no finite number"),
+    ("qserve-channel", drop("s1_szeros"), f"tensor '{DENSE}.s1_szeros' is missing"),
     ("sq", put("weights_scaling_factor", lambda x: x[1:]), f"'{DENSE}.weights_scaling_factor' has shape ["),
     ("w8a16", put("per_channel_scale", lambda x: x[1:]), f"'{DENSE}.per_channel_scale' has shape ["),
     ("w4a16", drop("weight"), f"tensor '{DENSE}.weight' is missing"),

@@ -76,6 +76,9 @@ def _tiny():
 
 TINY = dict(_tiny())
 
+# Llama as TensorRT-LLM's checkpoints have it, in numbers that no other folder has: recipe of trtllm_checkpoint.py
+TRTLLM = {f"llama-trtllm-{recipe}": recipe for recipe in ("qserve-group", "qserve-channel", "nvfp4", "w4a8-nvfp4", "fp8-blocks")}
+
 def _same_quantized(arch, golden, recipe, **more):
     return {f"{arch}-{recipe}": {"golden": f"{arch}-{golden}", "arch": arch, "format": "safetensors", "shards": 1, "dtype": "float16",
                                  "quantized": recipe, **more}}

@@ -119,8 +119,9 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 class Fp4:
     """A weight as E2M1: groups of 32 columns with powers of two (MX), or of 16 with E4M3 and one scale for all (NV)."""
 
-    def __init__(self, x, is_nv):
-        group = 16 if is_nv else 32
+    def __init__(self, x, is_nv, group=None):
+        group = group or (16 if is_nv else 32)
+        self.is_nv = is_nv
         parts = x.reshape(x.shape[0], -1, group)
         top = np.abs(parts).max(2)
         if is_nv:
@@ -303,6 +304,8 @@ def modelopt(stem, w, recipe):
     if isinstance(w, Fp8):
         return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale": w.scales.reshape(()).view("V4"),
                 f"{stem}.input_scale": np.asarray(np.float32(0.02)).view("V4")}
+    if isinstance(w, Fp4) and not w.is_nv:
+        return {f"{stem}.weight": w.packed, f"{stem}.weight_scale": w.scale_codes}
     if isinstance(w, Fp4):
         return {f"{stem}.weight": w.packed, f"{stem}.weight_scale": w.scale_codes.view("V1"),
                 f"{stem}.weight_scale_2": np.asarray(1 / w.factor).view("V4")}
@@ -355,7 +358,7 @@ def weight_of(name, x, recipe):
     if "nested" in recipe:
         return Table(x, recipe["kind"], recipe["nested"])
     if recipe.get("kind"):
-        return Fp4(x, recipe["kind"] == "nvfp4")
+        return Fp4(x, recipe["kind"] == "nvfp4", recipe.get("group"))
     return Integers(name, x, recipe["bits"], recipe["group"], recipe["sym"], recipe.get("reorder", False))
 
 
@@ -440,6 +443,8 @@ RECIPES = {
     "modelopt-nvfp4-columns": {"form": "modelopt", "algo": "NVFP4_AWQ", "kind": "nvfp4", "columns": UNFOLDED},
     "modelopt-fp8": {"form": "modelopt", "algo": "FP8", "block": [-1, -1]},
     "modelopt-nvfp4": {"form": "modelopt", "algo": "NVFP4", "kind": "nvfp4"},
+    "modelopt-w4a8-nvfp4": {"form": "modelopt", "algo": "W4A8_NVFP4_FP8", "kind": "nvfp4", "group": 32},
+    "modelopt-w4a8-mxfp4": {"form": "modelopt", "algo": "W4A8_MXFP4_FP8", "kind": "mxfp4"},
     "modelopt-awq": {"form": "modelopt", "algo": "W4A16_AWQ", "bits": 4, "group": 128, "sym": True},
     "bnb-nf4": {"form": "bnb", "kind": "nf4", "nested": False},
     "bnb-nf4-double": {"form": "bnb", "kind": "nf4", "nested": True},

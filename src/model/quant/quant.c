@@ -124,7 +124,7 @@ typedef struct {
 /* The length of a quantized module's name; 0: the tensor belongs to none, or is not the one that stands for it. */
 static size_t stem_of(const nrd_quant *q, const char *name)
 {
-    for (int i = 0; i < 3 && q->reader->anchors[i]; i++) {
+    for (int i = 0; i < 4 && q->reader->anchors[i]; i++) {
         if (nrd_str_has_suffix(name, q->reader->anchors[i])) {
             return strlen(name) - strlen(q->reader->anchors[i]);
         }
@@ -326,16 +326,31 @@ static const struct {
     {"W4A8_AWQ", NRD_DTYPE_U8, {0}},
     {"W8A8_SQ_PER_CHANNEL", NRD_DTYPE_I8, {.int8_inputs = true}},
     {"NVFP4", NRD_DTYPE_U8, {0}},
+    {"NVFP4_AWQ", NRD_DTYPE_U8, {0}},
+    {"W4A16_NVFP4", NRD_DTYPE_U8, {0}},
+    {"W4A8_NVFP4_FP8", NRD_DTYPE_U8, {0}},
+    {"W4A8_MXFP4_FP8", NRD_DTYPE_U8, {0}},
+    {"mxfp4", NRD_DTYPE_U8, {0}}, /* ModelOpt's own names, where TensorRT-LLM has none */
+    {"MXFP8", NRD_DTYPE_F8_E4M3, {0}},
+    {"fp8_pb_wo", NRD_DTYPE_F8_E4M3, {.block_rows = 128, .block_cols = 128}},
     {"W8A16", NRD_DTYPE_I8, {.whole = nrd_quant_weight_only, .bits = 8, .orders = 7}},
     {"W4A16", NRD_DTYPE_I8, {.whole = nrd_quant_weight_only, .bits = 4, .orders = 7}},
     {"W8A16_GPTQ", NRD_DTYPE_I8, {.whole = nrd_quant_gptq_product, .bits = 8, .orders = 7}},
     {"W4A16_GPTQ", NRD_DTYPE_I8, {.whole = nrd_quant_gptq_product, .bits = 4, .orders = 7}},
+    {"W4A8_QSERVE_PER_GROUP", NRD_DTYPE_I8, {.whole = nrd_quant_qserve, .group_size = 128}},
+    {"W4A8_QSERVE_PER_CHANNEL", NRD_DTYPE_I8, {.whole = nrd_quant_qserve}},
     {"W8A8_SQ_PER_TENSOR_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true, .static_inputs = true}},
     {"W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true, .static_inputs = true}},
     {"W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true}},
     {"W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", NRD_DTYPE_I8, {.whole = nrd_quant_smooth, .int8_inputs = true}},
 };
 enum { N_CHECKPOINTS = (int)(sizeof checkpoints / sizeof checkpoints[0]) };
+
+/* ModelOpt writes it, by which alone layers of NRD_QUANT_MIXED come. */
+static bool is_modelopts(int i)
+{
+    return !checkpoints[i].settings.whole || !strcmp(checkpoints[i].algo, "W8A16");
+}
 
 static int checkpoint_of(const char *algo)
 {
@@ -344,6 +359,16 @@ static int checkpoint_of(const char *algo)
         i++;
     }
     return i;
+}
+
+/* Those that are, or with `of_layers` those that a layer of NRD_QUANT_MIXED can have, in one line. */
+static void known_checkpoints(bool of_layers, nrd_str *out)
+{
+    for (int i = 0; i < N_CHECKPOINTS; i++) {
+        if (!of_layers || is_modelopts(i)) {
+            nrd_str_printf(out, "%s%s", out->len ? ", " : "", checkpoints[i].algo);
+        }
+    }
 }
 
 bool nrd_quant_reads_checkpoint(const char *quant_algo)
@@ -357,21 +382,27 @@ static nrd_error *bytes_of_layer(const nrd_json *layers, const char *stem, nrd_d
     const nrd_json *layer = nrd_json_get(layers, stem);
     const nrd_json *algo = nrd_json_get(layer, "quant_algo");
     const int i = checkpoint_of(nrd_json_str(algo, ""));
+    const bool is_known = i < N_CHECKPOINTS && is_modelopts(i);
+    nrd_str known = {0};
 
-    if (i == N_CHECKPOINTS || checkpoints[i].settings.whole || nrd_json_get_bool(layer, "has_zero_point", false)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "quant_cfg.json: quantized_layers: '%s' has quant_algo '%s'%s; known: FP8, "
-                          "FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_PER_CHANNEL, NVFP4, without zero points", stem,
-                          nrd_json_str(algo, nrd_json_type_name(algo)), i < N_CHECKPOINTS && !checkpoints[i].settings.whole ? " and has_zero_point" : "");
+    if (is_known && !nrd_json_get_bool(layer, "has_zero_point", false)) {
+        *out = checkpoints[i].bytes;
+        return NULL;
     }
-    *out = checkpoints[i].bytes;
-    return NULL;
+    known_checkpoints(true, &known);
+    nrd_error *err = nrd_errorf(NRD_ERR_UNSUPPORTED, "quant_cfg.json: quantized_layers: '%s' has quant_algo '%s'%s; known: %s, without zero "
+                                "points", stem, nrd_json_str(algo, nrd_json_type_name(algo)), is_known ? " and has_zero_point" : "",
+                                nrd_str_cstr(&known));
+    nrd_str_fini(&known);
+    return err;
 }
 
 /* Gives weights with scales their types, and takes scales away whose weight is plain: ModelOpt's of an output layer that was left out.
  * `bytes`: what a weight kept as I8 is, unless `layers` says so. */
 static nrd_error *prepare_checkpoint(nrd_quant *q, nrd_dtype bytes, const nrd_json *layers, size_t *n)
 {
-    static const char *const parts[] = {".weights_scaling_factor", ".activation_scaling_factor", ".per_channel_scale"};
+    static const char *const parts[] = {".weights_scaling_factor", ".activation_scaling_factor", ".per_channel_scale",
+                                        ".weights_block_scaling_factor"};
     char name[MAX_NAME];
     size_t left = 0;
 
@@ -410,20 +441,29 @@ nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, co
 
     *out = NULL;
     if (i == N_CHECKPOINTS && !layers) {
-        return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, W4A16_AWQ, W4A8_AWQ, W8A8_SQ_*, NVFP4, W8A16, W4A16, W8A16_GPTQ, W4A16_GPTQ");
+        nrd_str known = {0};
+        known_checkpoints(false, &known);
+        err = nrd_quant_refuse("quant_algo", algo, nrd_str_cstr(&known));
+        nrd_str_fini(&known);
+        return err;
     }
     NRD_NEW_GOTO(q, 1, err, fail);
     q->table = table;
     q->n_table = *n;
     q->reader = &nrd_quant_checkpoint;
-    q->settings = layers ? (nrd_quant_settings){0} : checkpoints[i].settings;
+    q->settings = layers ? (nrd_quant_settings){.block_rows = 128, .block_cols = 128} : checkpoints[i].settings;
     NRD_NEW_GOTO(q->taken, *n + 1, err, fail);
     NRD_TRY_GOTO(q->reader->open(q, config), err, fail);
     NRD_TRY_GOTO(prepare_checkpoint(q, layers ? NRD_DTYPE_NONE : checkpoints[i].bytes, layers, n), err, fail);
     free(q->taken);
     q->taken = NULL;
     NRD_TRY_GOTO(read_table(q, dtype, n), err, fail);
-    NRD_TRY_GOTO(q->settings.orders && q->n ? nrd_quant_check_order_of_product(q) : NULL, err, fail);
+    for (size_t k = 0; k < q->n; k++) {
+        if (q->weights[k]->orders) {
+            NRD_TRY_GOTO(nrd_quant_check_order_of_product(q), err, fail);
+            break;
+        }
+    }
     *out = q;
     return NULL;
 

@@ -9,7 +9,7 @@
  * Types     w = scale * (code - zero), a scale and a zero for each group of columns:
  *             Q4_0   code - zero within -8 … 7: every symmetric 4-bit weight, every 2- and 3-bit one
  *             Q4_1   other 4-bit weights: d = scale, m = -scale * zero rounded to half precision, so
- *                    that a number is off by at most 2^-11 of scale * zero
+ *                    that a number is off by at most 2^-11 of scale * zero; of QServe m is what the file has
  *             Q5_0   those whose m half precision cannot hold; compressed-tensors' MXFP4, as twice its numbers
  *             MXFP4  that of GPT-OSS, as it is
  *             Q8_0   within -128 … 127; I8 where a row has one group
@@ -83,6 +83,11 @@ nrd_error *nrd_quant_rows(const nrd_quant_weight *w, nrd_dtype dtype, int64_t ro
 /* The integers of rows [row0, row0 + n): out[n][cols], below 1 << bits. */
 typedef void nrd_quant_codes(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out);
 typedef int nrd_quant_zero(const nrd_quant_weight *w, int64_t row, int64_t group);
+/* With scale and min: a number is scale * code + min. */
+typedef struct {
+    float scale, min;
+} nrd_scale_and_min;
+typedef nrd_scale_and_min nrd_quant_affine(const nrd_quant_weight *w, int64_t row, int64_t group);
 /* The numbers of a row before their scales: out[cols]. */
 typedef void nrd_quant_values(const nrd_quant_weight *w, int64_t row, float *out);
 
@@ -103,12 +108,13 @@ struct nrd_quant_weight {
     bool is_fp8;              /* with values_of: codes.data is E4M3 [rows, cols] */
     nrd_quant_zero *zero_of;  /* NULL: zero_point for all */
     int zero_point;
+    nrd_quant_affine *affine_of; /* instead of scales and zero points; else NULL */
     nrd_src_tensor codes, scales, zeros, order; /* the file's; scales.data NULL: 1; order.data NULL: column c is of group c / group */
     int64_t scale_row, scale_group; /* elements from a row group's, a group's scale to the next */
     int32_t *sorted;          /* owned: nrd_quant_order's; NULL */
     float scale_factor;       /* on all scales; 0: 1 */
     float *columns;           /* owned: nrd_quant_input_scale's; NULL */
-    nrd_src_tensor more[4];   /* what only one format has: bitsandbytes' tables */
+    nrd_src_tensor more[4];   /* what only one format has: bitsandbytes' tables, QServe's scales of groups */
     const unsigned *orders;   /* mixed_gemm.c: in which order codes can lie, by all weights that were seen; else NULL */
     int64_t flat_block, nested_block;
     float nested_offset;
@@ -118,7 +124,7 @@ struct nrd_quant_weight {
 
 typedef struct nrd_quant_reader {
     const char *method;       /* quant_method */
-    const char *anchors[3];   /* what a quantized weight has, one of them: ".qweight" */
+    const char *anchors[4];   /* what a quantized weight has, one of them: ".qweight" */
     nrd_error *(*open)(nrd_quant *q, const nrd_json *config);
     /* Fills `w` but for name, format and dtype; `stem` is the module's name. */
     nrd_error *(*weight)(nrd_quant *q, const char *stem, nrd_quant_weight *w);
@@ -130,7 +136,7 @@ extern const nrd_quant_reader nrd_quant_gptq, nrd_quant_awq, nrd_quant_fp8, nrd_
 /* What `open` settles for `weight`. */
 typedef struct nrd_quant_settings {
     int bits;
-    int64_t group_size;       /* -1: all columns */
+    int64_t group_size;       /* -1: all columns; of QServe 128 or 0 */
     bool is_v1;               /* GPTQ: zero points are stored less one */
     bool has_planes;          /* GPTQ: codes lie in planes ("gptq_p") */
     bool by_rows;             /* AWQ: codes lie along the columns ("gemv") */
@@ -183,6 +189,9 @@ nrd_error *nrd_quant_check_order_of_product(nrd_quant *q) NRD_MUST_USE;
 nrd_error *nrd_quant_gptq_product(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE; /* W8A16_GPTQ, W4A16_GPTQ: likewise */
 nrd_error *nrd_quant_smooth(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
 
+/* QServe, qserve.c: per group if s->group_size is above 0. */
+nrd_error *nrd_quant_qserve(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
+
 /* Row `row` of a weight with a table in the blocks of that type. */
 void nrd_quant_table_row(const nrd_quant_weight *w, int64_t row, uint8_t *dst);
 
@@ -212,6 +221,12 @@ static inline unsigned nrd_quant_bits(const void *words, int64_t first, int64_t 
  * then *out_why says why. NaN, infinite and negative scales are refused. */
 nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **out_why) NRD_MUST_USE;
 float nrd_quant_scale(const nrd_quant_weight *w, int64_t row, int64_t group);
+float nrd_quant_element(const nrd_src_tensor *t, int64_t i); /* of a tensor of scales; 255 of U8 (E8M0) is NaN */
 int nrd_quant_zero_at(const nrd_quant_weight *w, int64_t row, int64_t group);
+/* The number of code 0; scale and zero are those of the group. */
+static inline float nrd_quant_min(const nrd_quant_weight *w, int64_t row, int64_t group, float scale, int zero)
+{
+    return w->affine_of ? w->affine_of(w, row, group).min : -scale * (float)zero;
+}
 
 #endif

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One row on its way: its codes, and scale and zero of each group. */
+/* One row on its way: its codes, and scale, zero and number of code 0 of each group. */
 typedef struct {
     const uint8_t *codes;
-    const float *scale;
+    const float *scale, *min;
     const int *zero;
 } row_parts;
 
@@ -65,7 +65,7 @@ static void blocks(const nrd_quant_weight *w, const row_parts *p, uint8_t *dst)
             put_nibbles(dst + 2, q, 8 - zero);
             break;
         case NRD_DTYPE_Q4_1:
-            put_half(dst + 2, -scale * (float)zero);
+            put_half(dst + 2, p->min[group]);
             put_nibbles(dst + 4, q, 0);
             break;
         case NRD_DTYPE_Q5_0:
@@ -83,7 +83,11 @@ static void numbers(const nrd_quant_weight *w, const row_parts *p, float *dst)
 {
     for (int64_t c = 0; c < w->cols; c++) {
         int64_t g = w->order.data ? (int32_t)nrd_quant_word(w->order.data, c) : c / w->group;
-        dst[c] = p->scale[g] * (w->values_of ? dst[c] : (float)(p->codes[c] - p->zero[g]));
+        if (w->affine_of) {
+            dst[c] = p->scale[g] * (float)p->codes[c] + p->min[g];
+        } else {
+            dst[c] = p->scale[g] * (w->values_of ? dst[c] : (float)(p->codes[c] - p->zero[g]));
+        }
         dst[c] *= w->columns ? w->columns[c] : 1;
     }
 }
@@ -121,7 +125,7 @@ static void fp8_blocks(const nrd_quant_weight *w, int64_t row, const row_parts *
     }
 }
 
-/* As the file has it: the weight's factor, four scales, 64 numbers. */
+/* As the file has it: the weight's factor, a scale for each 16 numbers, 64 numbers. */
 static void nvfp4_blocks(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
 {
     const uint8_t *pairs = (const uint8_t *)w->codes.data + row * (w->cols / 2);
@@ -130,7 +134,9 @@ static void nvfp4_blocks(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
 
     for (int64_t b = 0; b < w->cols / 64; b++, dst += 40) {
         memcpy(dst, &factor, sizeof factor);
-        memcpy(dst + 4, scales + b * 4, 4);
+        for (int i = 0; i < 4; i++) {
+            dst[4 + i] = scales[(b * 4 + i) * 16 / w->group];
+        }
         memcpy(dst + 8, pairs + b * 32, 32);
     }
 }
@@ -191,13 +197,14 @@ nrd_error *nrd_quant_rows(const nrd_quant_weight *w, nrd_dtype dtype, int64_t ro
 {
     nrd_error *err = NULL;
     uint8_t *codes = NULL, *out = dst;
-    float *scale = NULL, *buf = NULL;
+    float *scale = NULL, *min = NULL, *buf = NULL;
     int *zero = NULL;
     size_t row_bytes = (size_t)(w->cols / nrd_dtype_block(dtype)) * nrd_dtype_block_bytes(dtype);
 
     NRD_ASSERT(dtype == w->dtype || dtype == NRD_DTYPE_F32, "rows are made in a type that holds their numbers");
     NRD_NEW_GOTO(codes, (size_t)n * (size_t)w->cols, err, done);
     NRD_NEW_GOTO(scale, w->n_groups, err, done);
+    NRD_NEW_GOTO(min, w->n_groups, err, done);
     NRD_NEW_GOTO(zero, w->n_groups, err, done);
     NRD_NEW_GOTO(buf, w->cols, err, done);
     if (w->codes_of) {
@@ -207,13 +214,15 @@ nrd_error *nrd_quant_rows(const nrd_quant_weight *w, nrd_dtype dtype, int64_t ro
         for (int64_t g = 0; g < w->n_groups; g++) {
             scale[g] = nrd_quant_scale(w, row0 + r, g);
             zero[g] = nrd_quant_zero_at(w, row0 + r, g);
+            min[g] = nrd_quant_min(w, row0 + r, g, scale[g], zero[g]);
         }
-        const row_parts p = {.codes = codes + (size_t)r * (size_t)w->cols, .scale = scale, .zero = zero};
+        const row_parts p = {.codes = codes + (size_t)r * (size_t)w->cols, .scale = scale, .min = min, .zero = zero};
         err = emit(w, dtype, row0 + r, &p, out + (size_t)r * row_bytes, scales ? scales + r : NULL, buf);
     }
 done:
     free(codes);
     free(scale);
+    free(min);
     free(zero);
     free(buf);
     return err;

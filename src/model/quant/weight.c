@@ -30,8 +30,16 @@ static float element(nrd_dtype dtype, const void *data, int64_t i)
     }
 }
 
+float nrd_quant_element(const nrd_src_tensor *t, int64_t i)
+{
+    return element(t->dtype, t->data, i);
+}
+
 float nrd_quant_scale(const nrd_quant_weight *w, int64_t row, int64_t group)
 {
+    if (w->affine_of) {
+        return w->affine_of(w, row, group).scale;
+    }
     int64_t i = (w->row_group ? row / w->row_group : row) * w->scale_row + group * w->scale_group;
     if (!w->scales.data) {
         return 1;
@@ -205,17 +213,22 @@ static nrd_error *look(const nrd_quant_weight *w, range *out)
     *out = (range){.low = 255, .high = -255, .half_scales = true, .half_mins = true};
     for (int64_t g = 0; g < w->n_groups; g++) {
         for (int64_t r = 0; r < w->rows; r += step) {
-            float scale = nrd_quant_scale(w, r, g);
-            int zero = nrd_quant_zero_at(w, r, g);
+            const float scale = nrd_quant_scale(w, r, g);
+            const int zero = nrd_quant_zero_at(w, r, g);
+            const float min = nrd_quant_min(w, r, g, scale, zero);
             if (!isfinite(scale) || scale < 0) {
                 return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has the scale %g for row %lld, group %lld; expected "
                                   "a number that is not below 0", w->scales.name, (double)scale, (long long)r,
                                   (long long)g);
             }
+            if (!isfinite(min)) {
+                return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' gives row %lld, group %lld no finite number for code 0", w->zeros.name,
+                                  (long long)r, (long long)g);
+            }
             out->low = -zero < out->low ? -zero : out->low;
             out->high = top - zero > out->high ? top - zero : out->high;
             out->half_scales = out->half_scales && is_half(scale);
-            out->half_mins = out->half_mins && is_half(scale * (float)zero);
+            out->half_mins = out->half_mins && is_half(min);
         }
     }
     return NULL;
@@ -269,7 +282,7 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
         w->dtype = NRD_DTYPE_MXFP8;
     } else if (w->table != NRD_DTYPE_NONE && w->flat_block % 64 == 0 && w->cols % 64 == 0) {
         w->dtype = w->table;
-    } else if (w->is_fp4 && w->scales.dtype == NRD_DTYPE_F8_E4M3 && w->row_group == 1 && w->group == 16 && w->cols % 64 == 0) {
+    } else if (w->is_fp4 && w->scales.dtype == NRD_DTYPE_F8_E4M3 && w->row_group == 1 && w->group % 16 == 0 && w->cols % 64 == 0) {
         w->dtype = NRD_DTYPE_NVFP4;
     } else if (w->values_of) {
         *out_why = w->is_fp8 ? "their scales are those of blocks, not of rows" : "they are no multiples of a step";
@@ -281,6 +294,8 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
         *out_why = "their groups are no multiples of 32 columns";
     } else if (!is.half_scales) {
         *out_why = "half precision cannot hold their scales";
+    } else if (w->affine_of && !is.half_mins) {
+        *out_why = "half precision cannot hold their zero points";
     } else if (is.low >= -8 && is.high <= 7) {
         w->dtype = NRD_DTYPE_Q4_0;
     } else if (w->bits <= 4 && is.half_mins) {
