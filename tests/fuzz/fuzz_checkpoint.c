@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A model's folder as Hugging Face has it, or a checkpoint of one rank. Input: config.json, the weights of either, tokenizer.json
- * and tokenizer_config.json (parts.h). Opening ends with a model or an error; every tensor of a model can be
+ * A model's folder as Hugging Face has it, or a checkpoint of one rank. Input: config.json, the weights of either, tokenizer.json,
+ * tokenizer_config.json and quant_cfg.json (parts.h). Opening ends with a model or an error; every tensor of a model can be
  * read, also the rows of quantized ones, its configuration prints as JSON, and the tokenizer beside it encodes and
  * renders a chat. */
 #include "base/dtype.h"
@@ -129,13 +129,14 @@ static void read_tokenizer(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"config.json", "model.safetensors", "tokenizer.json",
-                                        "tokenizer_config.json"};
-    fuzz_part part[4] = {{0}};
+                                        "tokenizer_config.json", "quant_cfg.json"};
+    enum { N_NAMES = (int)(sizeof names / sizeof names[0]) };
+    fuzz_part part[N_NAMES] = {{0}};
     if (size > 1 << 18) {
         return 0;
     }
-    const size_t n = fuzz_split(data, size, part, 4);
-    for (size_t i = 0; i < 4; i++) {
+    const size_t n = fuzz_split(data, size, part, N_NAMES);
+    for (size_t i = 0; i < N_NAMES; i++) {
         fuzz_write(names[i], i < n ? &part[i] : NULL);
         if (i == 1) {
             fuzz_write("rank0.safetensors", i < n ? &part[i] : NULL);

@@ -84,7 +84,7 @@ def checkpoints():
     yield "unigram", [text(few), written(hf_folder.write_safetensors, llama_tensors(10), "float32"), text(unigram()),
                       text({"bos_token": "<s>", "chat_template": "{{ messages[0].content }}"})]
     ones = {name: x + 1 for name, x in llama_tensors(10).items()}
-    for name in ("gptq-4", "awq", "awq-gemv", "fp8", "ct-4-asym", "ct-8-row", "ct-nvfp4", "modelopt-awq", "modelopt-awq-columns", "ct-mxfp8", "bnb-nf4-double"):
+    for name in ("gptq-4", "awq", "awq-gemv", "fp8", "ct-4-asym", "ct-8-row", "ct-nvfp4", "modelopt-awq", "modelopt-awq-columns", "modelopt-w4a8-columns", "ct-mxfp8", "bnb-nf4-double"):
         quantized.RECIPES[name] = {**quantized.RECIPES[name], "group": HIDDEN}
         tensors, fields, _ = quantized.quantized(ones, name)
         yield name, [text({**few, "quantization_config": fields}),
@@ -99,13 +99,17 @@ def checkpoints():
     wide = {key: np.ones([64 if n in (HIDDEN, HIDDEN // HEADS) else n for n in x.shape]) for key, x in ones.items()}
     wide = {key: ((np.arange(x.size) * 7919 % 1009 / 504 - 1) ** 3).reshape(x.shape).astype(np.float32) for key, x in wide.items()}
     quantized.RECIPES["gptq-4-asym"]["group"] = 32
-    for name in ("fp8-bytes", "awq-columns", "nvfp4", "sq", "sq-smoother", "sq-channel-tensor", "w8a16", "gptq-zeros"):
-        is_wide = name in ("w8a16", "gptq-zeros")
-        tensors, fields = trtllm_checkpoint.checkpoint(wide if is_wide else ones, name, "plain")
+    for name in ("fp8-bytes", "awq-columns", "nvfp4", "nvfp4-linear", "mxfp4", "fp8-blocks", "sq", "sq-smoother", "sq-channel-tensor", "w8a16", "gptq-zeros",
+                 "qserve-group", "qserve-channel", "mixed"):
+        is_wide = name in ("w8a16", "gptq-zeros", "mxfp4", "qserve-group", "qserve-channel")
+        made = wide if is_wide else ones
+        tensors, fields = trtllm_checkpoint.mixed(made) if name == "mixed" else trtllm_checkpoint.checkpoint(made, name, "plain")
+        layers = fields.pop("layers", None)
         sizes = {"hidden_size": 64, "num_key_value_heads": HEADS} if is_wide else {}
         yield "trtllm-" + name, [text({**few, **sizes, "architecture": "LlamaForCausalLM", "dtype": "float16", "quantization": fields,
                                        "position_embedding_type": "rope_gpt_neox"}),
-                                 written(hf_folder.write_safetensors, tensors, "float16")]
+                                 written(hf_folder.write_safetensors, tensors, "float16"),
+                                 *([b"", b"", text({"quantized_layers": layers})] if layers else [])]
     for name in ("gemma3n", "gemma4"):
         yield name, [text(FAMILIES[name].config), weights]
     tensors, fields, _ = quantized.quantized(gpt_oss_tensors(), "mxfp4")
