@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Finds out how a folder is quantized, lets the format's reader describe every quantized weight, and puts
  * them into the source's table in the place of their parts. Called by model/source_folder.c. */
-#include "model/quant/quant.h"
+#include "model/quant/quant_internal.h"
 
 #include "base/dtype.h"
 #include "base/mem.h"
@@ -10,29 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NAME = 512, MAX_CONFIG_BYTES = 16 << 20 };
-
-struct nrd_quant {
-    const nrd_quant_reader *reader;
-    nrd_quant_settings settings;
-    nrd_src_tensor *table; /* only during open: the source's, sorted */
-    size_t n_table;
-    uint8_t *taken;        /* one for each */
-    nrd_quant_weight **weights;
-    size_t n;
-    nrd_str notes;
-    bool kv_is_int8; /* scales of the cache are for int8, not for E4M3 */
-};
+enum { MAX_NAME = NRD_QUANT_MAX_NAME, MAX_CONFIG_BYTES = 16 << 20 };
 
 static const nrd_quant_reader *const readers[] = {&nrd_quant_gptq, &nrd_quant_awq, &nrd_quant_fp8,
                                                 &nrd_quant_fbgemm_fp8, &nrd_quant_compressed, &nrd_quant_modelopt,
                                                 &nrd_quant_bnb, &nrd_quant_mxfp4};
 enum { N_READERS = (int)(sizeof readers / sizeof readers[0]) };
-
-nrd_quant_settings *nrd_quant_settings_of(nrd_quant *q)
-{
-    return &q->settings;
-}
 
 const char *nrd_quant_notes(const nrd_quant *q)
 {
@@ -47,69 +30,6 @@ float nrd_quant_kv_top(const nrd_quant *q)
 bool nrd_quant_int8_inputs(const nrd_quant *q)
 {
     return q && q->settings.int8_inputs;
-}
-
-/* ---- fields ---- */
-
-nrd_error *nrd_quant_refuse(const char *field, const nrd_json *value, const char *known)
-{
-    char number[32];
-    snprintf(number, sizeof number, "%g", nrd_json_num(value, 0));
-    return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization_config: %s '%s' is not supported; known: %s", field,
-                      nrd_json_str(value, nrd_json_is_number(value) ? number : nrd_json_type_name(value)), known);
-}
-
-nrd_error *nrd_quant_int(const nrd_json *config, const char *key, int64_t fallback, int64_t low, int64_t high,
-                         int64_t *out)
-{
-    const nrd_json *v = nrd_json_get(config, key);
-    bool given = v && !nrd_json_is(v, NRD_JSON_NULL);
-    *out = given ? nrd_json_int(v, INT64_MIN) : fallback;
-    if (*out < low || *out > high) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "quantization_config: '%s' must be a whole number from %lld to %lld, got "
-                          "%s %g", key, (long long)low, (long long)high, nrd_json_type_name(v), nrd_json_num(v, 0));
-    }
-    return NULL;
-}
-
-/* ---- parts ---- */
-
-static nrd_src_tensor *find(const nrd_quant *q, const char *name)
-{
-    size_t low = 0, high = q->n_table;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        int order = strcmp(q->table[mid].name, name);
-        if (order == 0) {
-            return &q->table[mid];
-        }
-        low = order < 0 ? mid + 1 : low;
-        high = order > 0 ? mid : high;
-    }
-    return NULL;
-}
-
-void nrd_quant_try(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w, nrd_src_tensor *out)
-{
-    char name[MAX_NAME];
-    *out = (nrd_src_tensor){0};
-    if ((size_t)snprintf(name, sizeof name, "%s%s", stem, suffix) >= sizeof name) {
-        return;
-    }
-    nrd_src_tensor *t = find(q, name);
-    if (t) {
-        *out = *t;
-        q->taken[t - q->table] = 1;
-        w->file_bytes += t->data_bytes;
-    }
-}
-
-nrd_error *nrd_quant_take(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w,
-                          nrd_src_tensor *out)
-{
-    nrd_quant_try(q, stem, suffix, w, out);
-    return out->data ? NULL : nrd_errorf(NRD_ERR_NOT_FOUND, "tensor '%s%s' is missing or empty; the weight of '%s' "
-                                         "needs it by quant_method '%s'", stem, suffix, stem, q->reader->method);
 }
 
 /* ---- the table ---- */
@@ -182,7 +102,7 @@ static nrd_error *add_weight(nrd_quant *q, const nrd_src_tensor *anchor, size_t 
     NRD_DUP_GOTO(w->name, name, err, fail);
     w->format = q->reader->method;
     NRD_TRY_GOTO(q->reader->weight(q, stem, w), err, fail);
-    const nrd_src_tensor *same = find(q, w->name);
+    const nrd_src_tensor *same = nrd_quant_find(q, w->name);
     if (same && !q->taken[same - q->table]) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' is there beside '%s': expected one of them", w->name, anchor->name);
         goto fail;
@@ -411,7 +331,7 @@ static nrd_error *prepare_checkpoint(nrd_quant *q, nrd_dtype bytes, const nrd_js
         for (size_t k = 0; k < sizeof parts / sizeof parts[0] && !weight; k++) {
             const size_t stem = nrd_str_has_suffix(t->name, parts[k]) ? strlen(t->name) - strlen(parts[k]) : 0;
             if (stem && (size_t)snprintf(name, sizeof name, "%.*s.weight", (int)stem, t->name) < sizeof name) {
-                weight = find(q, name);
+                weight = nrd_quant_find(q, name);
             }
         }
         if (weight && weight->dtype == NRD_DTYPE_I8) {

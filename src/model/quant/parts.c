@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What readers ask for while a folder is opened: fields of its configuration, and the parts of a weight. */
+#include "model/quant/quant_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+nrd_quant_settings *nrd_quant_settings_of(nrd_quant *q)
+{
+    return &q->settings;
+}
+
+/* ---- fields ---- */
+
+nrd_error *nrd_quant_refuse(const char *field, const nrd_json *value, const char *known)
+{
+    char number[32];
+    snprintf(number, sizeof number, "%g", nrd_json_num(value, 0));
+    return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization_config: %s '%s' is not supported; known: %s", field,
+                      nrd_json_str(value, nrd_json_is_number(value) ? number : nrd_json_type_name(value)), known);
+}
+
+nrd_error *nrd_quant_int(const nrd_json *config, const char *key, int64_t fallback, int64_t low, int64_t high,
+                         int64_t *out)
+{
+    const nrd_json *v = nrd_json_get(config, key);
+    bool given = v && !nrd_json_is(v, NRD_JSON_NULL);
+    *out = given ? nrd_json_int(v, INT64_MIN) : fallback;
+    if (*out < low || *out > high) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "quantization_config: '%s' must be a whole number from %lld to %lld, got "
+                          "%s %g", key, (long long)low, (long long)high, nrd_json_type_name(v), nrd_json_num(v, 0));
+    }
+    return NULL;
+}
+
+/* ---- parts ---- */
+
+nrd_src_tensor *nrd_quant_find(const nrd_quant *q, const char *name)
+{
+    size_t low = 0, high = q->n_table;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int order = strcmp(q->table[mid].name, name);
+        if (order == 0) {
+            return &q->table[mid];
+        }
+        low = order < 0 ? mid + 1 : low;
+        high = order > 0 ? mid : high;
+    }
+    return NULL;
+}
+
+void nrd_quant_try(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w, nrd_src_tensor *out)
+{
+    char name[NRD_QUANT_MAX_NAME];
+    *out = (nrd_src_tensor){0};
+    if ((size_t)snprintf(name, sizeof name, "%s%s", stem, suffix) >= sizeof name) {
+        return;
+    }
+    nrd_src_tensor *t = nrd_quant_find(q, name);
+    if (t) {
+        *out = *t;
+        q->taken[t - q->table] = 1;
+        w->file_bytes += t->data_bytes;
+    }
+}
+
+nrd_error *nrd_quant_take(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w,
+                          nrd_src_tensor *out)
+{
+    nrd_quant_try(q, stem, suffix, w, out);
+    return out->data ? NULL : nrd_errorf(NRD_ERR_NOT_FOUND, "tensor '%s%s' is missing or empty; the weight of '%s' "
+                                         "needs it by quant_method '%s'", stem, suffix, stem, q->reader->method);
+}
