@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "model/arch_rope.h"
 #include "model/families/family.h"
+#include "model/hf_names.h"
 #include "model/spec_classifier.h"
 
 #include <math.h>
@@ -148,8 +149,8 @@ static nrd_error *hf_sizes(nrd_model_spec *s, const nrd_arch *a, const nrd_json 
     const int64_t n_layers = wrapped ? usual->n_layers : blocks ? (int64_t)nrd_json_len(blocks) : NRD_HF_REQUIRED;
     NRD_TRY(nrd_hf_int(c, "num_hidden_layers|n_layer|num_layers|n_layers|decoder_layers|layers", n_layers, &s->n_layers));
     if (s->n_layers < 1 || s->n_layers > NRD_SPEC_MAX_LAYERS) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "'num_hidden_layers' must be between 1 and %d, got %d",
-                          (int)NRD_SPEC_MAX_LAYERS, s->n_layers);
+        return nrd_hf_name_fields(nrd_errorf(NRD_ERR_INVALID_ARG, "'num_hidden_layers' must be between 1 and %d, got %d",
+                          (int)NRD_SPEC_MAX_LAYERS, s->n_layers), c);
     }
     NRD_TRY(nrd_hf_int(c, "hidden_size|n_embd|d_model|n_embed|dim|embed_dim", wrapped ? usual->hidden : NRD_HF_REQUIRED, &s->hidden));
     NRD_TRY(nrd_hf_int(c, "vocab_size|padded_vocab_size|tgt_vocab_size", g3 ? 262208 : wrapped ? usual->vocab : NRD_HF_REQUIRED, &s->vocab));
@@ -342,7 +343,7 @@ static nrd_error *read_hf(nrd_model_spec *s, const nrd_arch *a, const nrd_json *
                                              nrd_json_get_int(config, "bos_token_id", -1)));
     s->pad_id = nrd_family_token_id(s, nrd_json_get_int(c, "pad_token_id",
                                              nrd_json_get_int(config, "pad_token_id", s->pad_id)));
-    return nrd_model_spec_check(s);
+    return nrd_hf_name_fields(nrd_model_spec_check(s), c);
 }
 
 const nrd_json *nrd_arch_decoder_config(const nrd_json *config)
