@@ -34,7 +34,7 @@ static const char usage[] =
     "      w4a8_awq             int4_awq, activations E4M3        fp8_pb_wo        E4M3, a scale for 128 x 128\n"
     "      nvfp4, mxfp4, mxfp8  E2M1 or E4M3 in small groups      full_prec        a copy\n";
 
-enum { MAX_EVALUATION = 64, SMALLEST_GROUP = 32, LARGEST_GROUP = 128, MAX_NAME = 32, DEFAULT_MIXED_BITS = 5, DEFAULT_MIXED_BITS_OF_8 = 9 };
+enum { MAX_EVALUATION = 64, SMALLEST_GROUP = 32, LARGEST_GROUP = 128, MAX_NAME = 32, MAX_THREADS = 1024, DEFAULT_MIXED_BITS = 5, DEFAULT_MIXED_BITS_OF_8 = 9 };
 
 typedef struct {
     const char *model_dir, *output_dir, *qformat, *calib_dataset, *eval_dataset, *tokenizer_dir, *exclude;
@@ -523,6 +523,27 @@ static nrd_error *settle_mix(options *o, char most[MAX_NAME])
     return NULL;
 }
 
+static void say_unused(bool is_given, const char *option, const char *format, const char *why)
+{
+    if (is_given) {
+        fprintf(stderr, "nereid quantize: %s has no effect: %s %s\n", option, format, why);
+    }
+}
+
+/* Options that a format does not look at; scripts pass the same ones for every format. */
+static void say_what_is_unused(const job *j)
+{
+    const options *o = j->o;
+    const nrd_qscheme *s = &j->settings.scheme;
+    const bool has_groups = !is_copy(j) && s->grid.bits == 4 && !s->grid.is_float;
+    const bool orders = s->method == NRD_QMETHOD_GPTQ || s->method == NRD_QMETHOD_AWQ || j->settings.gptq;
+
+    say_unused(o->group > 0 && !has_groups, "--awq_block_size", s->name, "has scales of its own extent");
+    say_unused(o->alpha && s->method != NRD_QMETHOD_SMOOTH, "--alpha", s->name, "does not smooth inputs; int8_sq does");
+    say_unused(o->no_act_order && !orders, "--no_act_order", s->name, "rounds to the nearest");
+    say_unused(o->calib_dataset && !calibrates(j) && !calibrates_cache(j), "--calib_dataset", s->name, "reads no text");
+}
+
 static nrd_error *quantize(const options *o)
 {
     nrd_error *err = NULL;
@@ -546,6 +567,7 @@ static nrd_error *quantize(const options *o)
     NRD_TRY_GOTO(settle_format(&j), err, done);
     NRD_TRY_GOTO(open_texts(&j, path), err, done);
     NRD_TRY_GOTO(nrd_qmath_open(&j.math, o->device, o->threads), err, done);
+    say_what_is_unused(&j);
     put_settings(&j, path);
     NRD_TRY_GOTO(nrd_qfolder_open(&j.folder, o->output_dir, j.src, &j.modules, nrd_str_cstr(&j.settings_json),
                                   is_copy(&j) ? 16 : j.settings.scheme.grid.bits), err, done);
@@ -609,7 +631,7 @@ static const nrd_opt rows[] = {
         "int8 or fp8: scales for a KV cache of 8 bits are calibrated; auto: none (nereid build chooses the cache)"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none"),
     OPT(STR, "device", NULL, device, "NAME", "cpu", "that multiplies: cpu or cuda"),
-    OPT(INT, "threads", "-t", threads, "N", "one a core", "CPU threads"),
+    OPT_IN(INT, "threads", "-t", threads, "N", "one a core", 0, MAX_THREADS, "CPU threads; 0: one a core"),
     NO_EFFECT("dtype", NULL, "what is not quantized keeps its type"),
     NO_EFFECT("batch_size", NULL, "windows are read one after the other"),
     NO_EFFECT("dataset_cache_dir", "--cache_dir", "data sets are local files"),
@@ -647,11 +669,11 @@ int nrd_tool_quantize(int argc, char **argv)
         return 2;
     }
     if (!(o.auto_bits >= 0 && o.auto_bits <= 16)) {
-        fputs("nereid quantize: --auto_quantize_bits must be in [0, 16]\n", stderr);
+        fprintf(stderr, "nereid quantize: --auto_quantize_bits must be in [0, 16], and is %g; 0 is no budget\n", o.auto_bits);
         return 2;
     }
     if (!(o.damping > 0 && o.damping <= 1)) {
-        fputs("nereid quantize: --damp_percent must be in (0, 1]\n", stderr);
+        fprintf(stderr, "nereid quantize: --damp_percent must be in (0, 1], and is %g\n", o.damping);
         return 2;
     }
     return nrd_tool_finish("quantize", quantize(&o));

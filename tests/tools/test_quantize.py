@@ -402,6 +402,7 @@ def put_nan(path):
     (["--output_format", "gptq", "--qformat", "w4a8_awq"], "leave the option out for w4a8_awq"),
     (["--output_format", "gptq", "--mixed", "auto"], "with one number of bits"),
     (["--output_format", "gptq", "--kv_cache_dtype", "int8"], "without --kv_cache_dtype"),
+    (["--exclude", "*"], "--exclude leaves no linear module to quantize"),
     (["--autoq_format", "fp8,int4_awq"], "--autoq_format 'fp8,int4_awq': only a format of 4 bits and int8_wo are mixed (int4_awq,int8_wo)"),
     (["--autoq_format", "fp8,int8_wo"], "--autoq_format 'fp8,int8_wo': only a format of 4 bits and int8_wo are mixed"),
     (["--autoq_format", "int4_gptq,int8_wo"], "--autoq_format 'int4_gptq,int8_wo' is not --qformat 'int4_awq'; leave one out"),
@@ -421,6 +422,21 @@ def test_wrong_options_are_refused_by_name(home, tmp_path, words, message):
     said = run("quantize", "--model_dir", home / "llama3", "--output_dir", "q", "--qformat", "int4_awq", *words, status=1,
                cwd=tmp_path)
     assert message in said and not (tmp_path / "q/config.json").exists()
+
+
+@pytest.mark.parametrize("words, said", [
+    ("--auto_quantize_bits 17", "--auto_quantize_bits must be in [0, 16], and is 17"), ("--damp_percent 0", "--damp_percent must be in (0, 1], and is 0"),
+    ("--threads -3", "--threads: -3 is not between 0 and 1024"), ("--calib_size 0", "--calib_size: 0 is not between")])
+def test_numbers_out_of_range_are_refused_by_name(home, tmp_path, words, said):
+    assert said in run("quantize", "--model_dir", home / "llama3", "--qformat", "int8_sq", *words.split(), status=2, cwd=tmp_path)
+
+
+def test_options_that_a_format_does_not_look_at_are_told(home, tmp_path):
+    for qformat, unused in (("int8_wo", {"--awq_block_size", "--alpha", "--no_act_order", "--calib_dataset"}), ("int4_awq", {"--alpha"}),
+                            ("int8_sq", {"--awq_block_size", "--no_act_order"})):
+        done = subprocess.run([NEREID, "quantize", "--model_dir", home / "llama3", "--output_dir", tmp_path / "q", "--qformat", qformat, "--awq_block_size", "32",
+                               "--alpha", "0.5", "--no_act_order", "--calib_dataset", TEXT, "--no_eval"], capture_output=True, text=True)
+        assert done.returncode == 0 and set(re.findall(r"(--\w+) has no effect", done.stderr)) == unused
 
 
 def test_wrong_models_are_refused_by_name(home, tmp_path):

@@ -467,7 +467,7 @@ nrd_error *nrd_qmodules_open(nrd_qmodules *q, const nrd_source *src, const char 
     NRD_TRY_GOTO(look_at_source(q, src), err, fail);
     NRD_TRY_GOTO(check_exclude(q, exclude), err, fail);
     if (q->n == 0) {
-        err = nrd_errorf(NRD_ERR_INVALID_ARG, "no linear module is left to quantize");
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, exclude ? "--exclude leaves no linear module to quantize" : "the model has no linear module to quantize");
         goto fail;
     }
     qsort(q->modules, q->n, sizeof *q->modules, by_layer);
