@@ -111,7 +111,7 @@ def modelopt(w, recipe):
         from modelopt.torch.quantization.qtensor import NVFP4QTensor
 
         scales = torch.from_numpy(w.scale_codes).view(torch.float8_e4m3fn)
-        packed, *_ = NVFP4QTensor.quantize(torch.from_numpy(w.dequantized()), 16, scales.float(), torch.tensor(float(1 / w.factor)))
+        packed, *_ = NVFP4QTensor.quantize(torch.from_numpy(w.dequantized()), recipe.get("group", 16), scales.float(), torch.tensor(float(1 / w.factor)))
         return {"weight": packed._quantized_data}
     return {}
 

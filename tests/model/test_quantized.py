@@ -47,7 +47,8 @@ TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q
          "gptq-8-row": "int8", "gptq-4-row": "q4_0", "gptq-4-order": "q4_0", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
          "fp8": "fp8_b128", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "q4_0", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "nvfp4", "ct-mxfp4": "q5_0",
-         "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0",
+         "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0", "modelopt-w4a8-nvfp4": "nvfp4", "modelopt-w4a8-mxfp4": "q5_0", "modelopt-fp8-blocks": "fp8_b128",
+         "modelopt-w8a16": "int8", "modelopt-w8a8": "int8",
          "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "q4_0", "modelopt-w4a8-columns": "q4_0", "modelopt-nvfp4-columns": "nvfp4", "bnb-nf4": "nf4", "bnb-fp4": "fp4", "bnb-int8": "int8"}
 
 
@@ -219,6 +220,16 @@ def test_weights_for_inputs_of_int8_are_known_by_the_folder(inputs, words, algo,
     assert json.loads((tmp_path / "twice" / "config.json").read_text())["quantization"]["quant_algo"] == algo
     assert run("build", tmp_path / "twice", "-o", tmp_path / "engine").returncode == 0
     assert f'"quantization":"{algo}"' in run("inspect", tmp_path / "engine", "--json").stdout.replace(" ", "")
+
+
+@pytest.mark.parametrize("recipe, field, algo, marked", [
+    ("modelopt-w8a8", "W8A8_SQ_PER_CHANNEL", "W8A8", False), ("modelopt-w8a16", "W8A16", "W8A16", False),
+    ("modelopt-w8a8", "MIXED_PRECISION", "W8A16", True), ("modelopt-w8a16", "MIXED_PRECISION", "W8A16", False)])
+def test_inputs_of_int8_are_known_by_their_scales(recipe, field, algo, marked, tmp_path):
+    write(tmp_path / "model", recipe, lambda _, f: f.update(quant_algo=field))
+    assert run("convert", tmp_path / "model", "-o", tmp_path / "c").returncode == 0
+    assert json.loads((tmp_path / "c/config.json").read_text())["quantization"]["quant_algo"] == algo
+    assert any(name.endswith(".int8_input") for name in types_of(tmp_path / "c")) == marked
 
 
 STEMS = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.proj")
@@ -553,6 +564,10 @@ LIES = [
     ("ct-4", field(quantization_status="frozen"), "quantization_status 'frozen' is not supported; known: compressed"),
     ("ct-4", field(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config.format 'sparse-24-bitmask' is not"),
     ("ct-4", field(transform_config={"config_groups": {"R1": {}}}), "transform_config 'object' is not supported"),
+    ("modelopt-w4a8-nvfp4", put("weight_scale", lambda x: x[:, :-1]), f"'{LAYER}.weight_scale' has "),
+    ("modelopt-w4a8-mxfp4", put("weight_scale", at((2, 1), 255)), f"'{LAYER}.weight_scale' has the scale nan for row 2, group 1"),
+    ("modelopt-fp8-blocks", put("weight_scale", lambda x: x[1:]), f"'{LAYER}.weight_scale' has shape [1, 4], expected [2, 4]"),
+    ("modelopt-w8a16", put("weight_scale", lambda x: x[1:]), f"'{LAYER}.weight_scale' has shape [255], expected [256]"),
     ("modelopt-nvfp4", without("weight_scale_2"), f"tensor '{LAYER}.weight_scale_2' is missing"),
     ("modelopt-awq", put("weight_scale", lambda x: x[1:]), f"'{LAYER}.weight_scale' has shape [255, 4], expected [256, 4]"),
     ("modelopt-awq-columns", put("pre_quant_scale", lambda x: x[1:]), f"'{LAYER}.pre_quant_scale' has shape [511], expected [512]"),

@@ -21,7 +21,7 @@ HALF_MINS = {"tolerance": 2e-2}
 
 
 # become plain numbers, which keep their values in float32 only
-UNPACKED = ("gptq-4-order", "gptq-4-16", "fp8", "ct-nvfp4", "ct-mxfp8", "modelopt-nvfp4-columns", "bnb-nf4", "bnb-nf4-double", "bnb-fp4")
+UNPACKED = ("gptq-4-order", "gptq-4-16", "fp8", "ct-nvfp4", "ct-mxfp8", "modelopt-nvfp4-columns", "modelopt-w4a8-nvfp4", "bnb-nf4", "bnb-nf4-double", "bnb-fp4")
 
 
 def _tiny():
@@ -62,7 +62,7 @@ def _tiny():
                          ("llama", "gptq-4-act"), ("gpt2", "gptq-4-act-asym"), ("qwen2", "gptq-8-act"),
                          ("llama", "gptq-4-16"), ("qwen2", "awq"), ("llama", "fp8"), ("llama", "fp8-tensor"),
                          ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-mxfp8"), ("llama", "modelopt-awq-columns"),
-                         ("llama", "modelopt-w4a8-columns"), ("llama", "modelopt-nvfp4-columns"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
+                         ("llama", "modelopt-w4a8-columns"), ("llama", "modelopt-nvfp4-columns"), ("llama", "modelopt-w4a8-nvfp4"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
                          ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("deepseek_v3", "fp8"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double"), ("llama", "bnb-fp4")):
         mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "gptq-4-act-asym", "awq") else {}
         dtype = "float32" if recipe in UNPACKED else "float16"
@@ -103,6 +103,10 @@ SAME = {
     **_same_quantized("llama", "ct-nvfp4", "modelopt-nvfp4", dtype="float32"),
     **_same_quantized("llama", "fp8-tensor", "modelopt-fp8"),
     **_same_quantized("llama", "ct-mxfp8", "modelopt-mxfp8", dtype="float32"),
+    **_same_quantized("llama", "ct-mxfp4", "modelopt-w4a8-mxfp4"),
+    **_same_quantized("llama", "fp8", "modelopt-fp8-blocks", dtype="float32"),
+    **_same_quantized("llama", "gptq-8-row", "modelopt-w8a16"),
+    **_same_quantized("llama", "gptq-8-row", "modelopt-w8a8"),
     **_same_quantized("llama", "gptq-4", "modelopt-w4a8"),
     **_same_quantized("llama", "gptq-4", "modelopt-awq"),
     **_same_quantized("llama", "gptq-8-row", "bnb-int8"),

@@ -7,7 +7,7 @@
  *   W4A8_NVFP4_FP8                  likewise with weight_scale [out, in / 32]
  *   W4A8_MXFP4_FP8, mxfp4           weight U8 [out, in / 2], weight_scale E8M0 [out, in / 32]
  *   fp8_pb_wo                       weight E4M3, weight_scale [out / 128, 1, in / 128, 1]
- *   W8A16                           weight I8, weight_scale [out]
+ *   W8A16, W8A8_SQ_PER_CHANNEL      weight I8, weight_scale [out]; W8A8 has input_scale, and its inputs are int8
  *   W4A16_AWQ, W4A8_AWQ             weight U8 [out / 2, in]: two rows' signed nibbles, the lower one first; weight_scale
  *                                   [out, groups]; W4A8's weight_scale_2 says how those become FP8, and changes no number
  * Of AWQ pre_quant_scale [in] multiplies the input, where ModelOpt could not make it part of the norm in front or of the matrix
@@ -15,7 +15,6 @@
  * other readers of the same numbers.
  * ModelOpt's and TensorRT-LLM's checkpoints of TensorRT-LLM hold the same by other names, and besides them:
  *   FP8_PER_CHANNEL_PER_TOKEN       per_channel_scale
- *   W8A8_SQ_PER_CHANNEL             weight I8, weights_scaling_factor [out]
  *   NVFP4 of convert_checkpoint.py  weights_block_scaling_factor, weights_global_scaling_factor, and what follows from them
  *   W4A8_QSERVE_PER_GROUP, W4A8_QSERVE_PER_CHANNEL  qserve.c
  *   W8A16, W4A16, W8A16_GPTQ, W4A16_GPTQ, W8A8_SQ_..._PLUGIN  mixed_gemm.c, but for ModelOpt's W8A16
@@ -23,6 +22,8 @@
 #include "model/quant/quant.h"
 
 #include <string.h>
+
+#define W8A8 "W8A8_SQ_PER_CHANNEL"
 
 /* What each form calls a weight's parts. */
 typedef struct {
@@ -83,6 +84,21 @@ static nrd_error *weight_4_bits(nrd_quant *q, const char *stem, const part_names
     return nrd_quant_columns(q, stem, names->columns, w);
 }
 
+/* fp8_pb_wo: each block of 128 x 128 numbers is a dimension of its scales beside one of 1. */
+static nrd_error *weight_fp8_blocks(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    nrd_quant_settings *s = nrd_quant_settings_of(q);
+
+    if (w->scales.dims[1] == 1 && w->scales.dims[3] == 1) {
+        w->scales.n_dims = 2;
+        w->scales.dims[1] = w->scales.dims[2];
+    }
+    s->block_rows = s->block_cols = 128; /* for this weight */
+    nrd_error *err = nrd_quant_take_fp8(q, stem, w);
+    s->block_rows = s->block_cols = 0;
+    return err;
+}
+
 static nrd_error *weight_by(nrd_quant *q, const char *stem, const part_names *names, nrd_quant_weight *w)
 {
     nrd_quant_weight seen = {0};
@@ -97,11 +113,7 @@ static nrd_error *weight_by(nrd_quant *q, const char *stem, const part_names *na
     nrd_quant_try(q, stem, names->input, w, &input);
     nrd_quant_try(q, stem, ".weight", &seen, &weight);
     if (weight.dtype != NRD_DTYPE_U8 && weight.dtype != NRD_DTYPE_I8) {
-        if (w->scales.n_dims == 4 && w->scales.dims[1] == 1 && w->scales.dims[3] == 1) {
-            w->scales.n_dims = 2;
-            w->scales.dims[1] = w->scales.dims[2];
-        }
-        return nrd_quant_take_fp8(q, stem, w);
+        return w->scales.n_dims == 4 ? weight_fp8_blocks(q, stem, w) : nrd_quant_take_fp8(q, stem, w);
     }
     NRD_TRY(nrd_quant_take(q, stem, ".weight", w, &w->codes));
     if (weight.dtype == NRD_DTYPE_I8) {
@@ -109,7 +121,7 @@ static nrd_error *weight_by(nrd_quant *q, const char *stem, const part_names *na
             NRD_TRY(nrd_quant_take(q, stem, names->scale, w, &w->scales));
         }
         NRD_TRY(nrd_quant_int8(w, nrd_quant_settings_of(q)));
-        w->int8_input = names == &of_checkpoint && input.data && !nrd_quant_settings_of(q)->int8_inputs; /* W8A8_SQ_PER_CHANNEL, beside others */
+        w->int8_input = input.data && !nrd_quant_settings_of(q)->int8_inputs; /* W8A8_SQ_PER_CHANNEL, beside others */
         return nrd_quant_columns(q, stem, names->columns, w);
     }
     return weight_4_bits(q, stem, names, w);
@@ -139,19 +151,19 @@ static nrd_error *weight_checkpoint(nrd_quant *q, const char *stem, nrd_quant_we
 
 static nrd_error *open_modelopt(nrd_quant *q, const nrd_json *config)
 {
-    static const char *const known[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "NVFP4", "W4A16_NVFP4", "NVFP4_AWQ", "W4A8_NVFP4_FP8",
-                                        "W4A8_MXFP4_FP8", "W4A16_AWQ", "W4A8_AWQ", "MIXED_PRECISION"};
+    static const char *const known[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "fp8_pb_wo", "MXFP8", "NVFP4", "W4A16_NVFP4", "NVFP4_AWQ",
+                                        "W4A8_NVFP4_FP8", "W4A8_MXFP4_FP8", "mxfp4", "W4A16_AWQ", "W4A8_AWQ", "W8A16", W8A8, "MIXED_PRECISION"};
     const nrd_json *algo = nrd_json_get(config, "quant_algo");
     const char *name = nrd_json_str(algo, "");
 
-    (void)q;
+    nrd_quant_settings_of(q)->int8_inputs = !strcmp(name, W8A8);
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (!strcmp(name, known[i])) {
             return NULL;
         }
     }
-    return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, MXFP8, NVFP4, W4A16_NVFP4, NVFP4_AWQ, "
-                            "W4A8_NVFP4_FP8, W4A8_MXFP4_FP8, W4A16_AWQ, W4A8_AWQ, MIXED_PRECISION");
+    return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, fp8_pb_wo, MXFP8, NVFP4, W4A16_NVFP4, NVFP4_AWQ, "
+                            "W4A8_NVFP4_FP8, W4A8_MXFP4_FP8, mxfp4, W4A16_AWQ, W4A8_AWQ, W8A16, " W8A8 ", MIXED_PRECISION");
 }
 
 const nrd_quant_reader nrd_quant_modelopt = {"modelopt", {".weight_scale"}, open_modelopt, weight_modelopt};

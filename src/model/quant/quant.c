@@ -252,7 +252,7 @@ static const struct {
     {"W4A8_MXFP4_FP8", NRD_DTYPE_U8, {0}},
     {"mxfp4", NRD_DTYPE_U8, {0}}, /* ModelOpt's own names, where TensorRT-LLM has none */
     {"MXFP8", NRD_DTYPE_F8_E4M3, {0}},
-    {"fp8_pb_wo", NRD_DTYPE_F8_E4M3, {.block_rows = 128, .block_cols = 128}},
+    {"fp8_pb_wo", NRD_DTYPE_F8_E4M3, {0}},
     {"W8A16", NRD_DTYPE_I8, {.whole = nrd_quant_weight_only, .bits = 8, .orders = 7}},
     {"W4A16", NRD_DTYPE_I8, {.whole = nrd_quant_weight_only, .bits = 4, .orders = 7}},
     {"W8A16_GPTQ", NRD_DTYPE_I8, {.whole = nrd_quant_gptq_product, .bits = 8, .orders = 7}},
@@ -371,7 +371,7 @@ nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, co
     q->table = table;
     q->n_table = *n;
     q->reader = &nrd_quant_checkpoint;
-    q->settings = layers ? (nrd_quant_settings){.block_rows = 128, .block_cols = 128} : checkpoints[i].settings;
+    q->settings = layers ? (nrd_quant_settings){0} : checkpoints[i].settings;
     NRD_NEW_GOTO(q->taken, *n + 1, err, fail);
     NRD_TRY_GOTO(q->reader->open(q, config), err, fail);
     NRD_TRY_GOTO(prepare_checkpoint(q, layers ? NRD_DTYPE_NONE : checkpoints[i].bytes, layers, n), err, fail);
