@@ -34,7 +34,6 @@ static const struct {
     {"recurrent.n_state", "mamba_d_state|ssm_state_size|state_size|linear_key_head_dim"},
     {"recurrent.kernel", "mamba_d_conv|conv_kernel|linear_conv_kernel_dim|conv_L_cache"},
     {"recurrent.norm_eps", "rms_norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon|norm_eps|layernorm_epsilon"},
-    {"recurrent.dt_min", "time_step_min|time_step_limit"},
 };
 
 /* In the configuration or in what it has of rotary positions. *out_parent: "" or the object with a point behind its name. */
