@@ -61,5 +61,9 @@ typedef struct nrd_vision_encoder_rows {
 /* The pictures of one prompt, 1 to NRD_LLM_MAX_IMAGES. *out is empty after an error. */
 NRD_API nrd_error *nrd_vision_encoder_run(nrd_vision_encoder *e, const nrd_vision_encoder_picture *pictures, int32_t n,
                                           nrd_vision_encoder_rows *out);
+/* The frames of one video, as files, 1 to NRD_LLM_MAX_VIDEO_FRAMES of one size; out->sizes is theirs. UNSUPPORTED: the tower takes videos only with
+ * its decoder (nereid/executor.h), or none. */
+NRD_API nrd_error *nrd_vision_encoder_run_video(nrd_vision_encoder *e, const nrd_vision_encoder_picture *frames, int32_t n,
+                                                nrd_vision_encoder_rows *out);
 
 #endif

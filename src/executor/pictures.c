@@ -29,9 +29,15 @@ static int32_t count_places(const nrd_vision_spec *s, const nrd_exec_request *in
     return count_token(in, s->image_token);
 }
 
+/* The sizes are those of a video's frames, which are rows already: its place is the only one in the prompt. */
+static bool is_video_of_rows(const nrd_vision_spec *s, const nrd_exec_request *in)
+{
+    return in->image_sizes && in->n_videos == 0 && s->takes_videos && s->tiled && count_token(in, s->video.token) == 1 && count_places(s, in) == 0;
+}
+
 static bool is_video(const nrd_vision_spec *s, const nrd_exec_request *in, int32_t id)
 {
-    return in->n_videos > 0 && id == s->video.token;
+    return s->takes_videos && id == s->video.token && (in->n_videos > 0 || is_video_of_rows(s, in));
 }
 
 /* Of the tower, that a video becomes. */
@@ -109,12 +115,29 @@ static nrd_error *read_group(nrd_pictures *p, const nrd_vision_spec *s, const nr
     return NULL;
 }
 
+/* Frame i of a video whose frames are rows. */
+static nrd_error *read_frame(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t i)
+{
+    nrd_picture *y = &p->pictures[p->n++];
+
+    NRD_TRY(nrd_error_wrap(nrd_picture_of_frame(s, in->image_sizes[2 * i], in->image_sizes[2 * i + 1], in->n_images, i, y), "frame %d", i));
+    y->hash[0] = (uint64_t)i + 1;
+    y->goes_on = i + 1 < in->n_images;
+    p->n_rows += y->n_rows;
+    p->n_tokens += nrd_vision_tokens_of(s, y->grid);
+    return NULL;
+}
+
 /* By their places in the prompt. */
 static nrd_error *read_all(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids)
 {
+    const bool of_frames = is_video_of_rows(s, in);
     int32_t picture = 0;
     video_cursor r = {0};
 
+    while (of_frames && picture < in->n_images) {
+        NRD_TRY(read_frame(p, s, in, picture++));
+    }
     while (in->n_videos == 0 && picture < in->n_images) { /* a picture may have several places */
         NRD_TRY(read_picture(p, s, in, picture++, max_ids));
     }
@@ -177,6 +200,11 @@ static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, in
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d videos; they come as frames, and not beside image_sizes", in->n_videos);
     }
     NRD_TRY(in->n_videos > 0 ? check_videos(s, in) : NULL);
+    if (is_video_of_rows(s, in)) {
+        return in->n_images > 0 && in->n_images <= NRD_LLM_MAX_VIDEO_FRAMES
+                   ? NULL
+                   : nrd_errorf(NRD_ERR_INVALID_ARG, "a video has %d frames, expected 1 to %d", in->n_images, NRD_LLM_MAX_VIDEO_FRAMES);
+    }
     if ((in->n_images > 0 && !in->images && !in->image_sizes) || in->n_images < 0 || in->n_images > NRD_LLM_MAX_IMAGES) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d pictures, at most %d are taken", in->n_images,
                           NRD_LLM_MAX_IMAGES);
@@ -197,9 +225,10 @@ static nrd_error *check(const nrd_vision_spec *s, const nrd_exec_request *in, in
 static nrd_error *count_ids(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t max_ids, bool *out_single)
 {
     const int32_t places = count_places(s, in);
-    *out_single = places == in->n_images;
+    const bool of_frames = is_video_of_rows(s, in);
+    *out_single = of_frames || places == in->n_images;
     const int32_t n = *out_single ? p->n_tokens : p->n_rows;
-    const int64_t total = (int64_t)in->n_input_ids - places - (in->n_videos > 0 ? count_token(in, s->video.token) : 0) + n;
+    const int64_t total = (int64_t)in->n_input_ids - places - (in->n_videos > 0 || of_frames ? count_token(in, s->video.token) : 0) + n;
 
     if (!*out_single && places != p->n_rows) {
         return wrong_places(s, in, places);

@@ -49,6 +49,8 @@ nrd_error *nrd_pixels_of(const nrd_vision_spec *s, const void *bytes, size_t n, 
 nrd_error *nrd_pixels_of_frames(const nrd_vision_spec *s, const nrd_exec_video *v, int32_t at, int32_t max_tokens, nrd_picture *out) NRD_MUST_USE;
 /* Grid and rows of a picture of so many pixels that another one read; it has no pixels here. */
 nrd_error *nrd_picture_of_size(const nrd_vision_spec *s, int32_t height, int32_t width, bool alone, nrd_picture *out) NRD_MUST_USE;
+/* The same of frame `at` of a video of n_frames. */
+nrd_error *nrd_picture_of_frame(const nrd_vision_spec *s, int32_t height, int32_t width, int32_t n_frames, int32_t at, nrd_picture *out) NRD_MUST_USE;
 /* hash, of a picture with pixels. */
 void nrd_picture_add_hash(const nrd_vision_spec *s, nrd_picture *y);
 

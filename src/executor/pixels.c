@@ -342,14 +342,29 @@ static nrd_error *grid_of(const nrd_vision_spec *s, nrd_image *image, bool alone
     return s->any_size ? fit(s, image, out) : to_square(s, image, out);
 }
 
+static nrd_error *check_size(int32_t width, int32_t height)
+{
+    return width >= 1 && height >= 1 && width <= NRD_LIMIT_IMAGE_SIDE && height <= NRD_LIMIT_IMAGE_SIDE
+               ? NULL
+               : nrd_errorf(NRD_ERR_INVALID_ARG, "its size is %d x %d pixels, expected 1 to %d each", width, height, NRD_LIMIT_IMAGE_SIDE);
+}
+
+nrd_error *nrd_picture_of_frame(const nrd_vision_spec *s, int32_t height, int32_t width, int32_t n_frames, int32_t at, nrd_picture *out)
+{
+    *out = (nrd_picture){.width = width, .height = height};
+    NRD_TRY(check_size(width, height));
+    NRD_TRY(nrd_vision_fit_frame(s, n_frames, width, height, &out->grid));
+    out->grid.ends = s->tiled && at + 1 == n_frames;
+    out->n_rows = nrd_vision_rows_of(s, out->grid);
+    return NULL;
+}
+
 nrd_error *nrd_picture_of_size(const nrd_vision_spec *s, int32_t height, int32_t width, bool alone, nrd_picture *out)
 {
     const int32_t side = s->any_size ? 0 : s->image_size / s->patch_size;
 
     *out = (nrd_picture){.width = width, .height = height, .grid = {.height = side, .width = side}};
-    if (width < 1 || height < 1 || width > NRD_LIMIT_IMAGE_SIDE || height > NRD_LIMIT_IMAGE_SIDE) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "its size is %d x %d pixels, expected 1 to %d each", width, height, NRD_LIMIT_IMAGE_SIDE);
-    }
+    NRD_TRY(check_size(width, height));
     if (s->read_by_layers) {
         nrd_vision_tile_mllama(s, width, height, &out->grid);
     } else if (s->tiled) {

@@ -214,19 +214,56 @@ done:
     return err;
 }
 
-nrd_error *nrd_vision_encoder_run(nrd_vision_encoder *e, const nrd_vision_encoder_picture *pictures, int32_t n,
-                                  nrd_vision_encoder_rows *out)
+/* Frames of one video, which all have one size. */
+static nrd_error *read_frames(const nrd_vision_encoder *e, const nrd_vision_encoder_picture *frames, int32_t n, nrd_picture *out)
+{
+    const nrd_vision_spec *s = nrd_vision_get_spec(e->vision);
+    nrd_exec_image *files = NULL;
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(files, n, err, done);
+    for (int32_t i = 0; i < n; i++) {
+        files[i] = (nrd_exec_image){frames[i].bytes, frames[i].n};
+    }
+    const nrd_exec_video v = {.frames = files, .n_frames = n, .fps = 1};
+    for (int32_t i = 0; i < n && !err; i++) {
+        err = nrd_error_wrap(nrd_pixels_of_frames(s, &v, i, INT32_MAX, &out[i]), "frame %d", i);
+        if (!err && (out[i].width != out[0].width || out[i].height != out[0].height)) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "frame %d has %d x %d pixels, and those before it %d x %d", i, out[i].width, out[i].height,
+                             out[0].width, out[0].height);
+        }
+        if (!err) {
+            nrd_picture_add_hash(s, &out[i]);
+        }
+    }
+done:
+    free(files);
+    return err;
+}
+
+static nrd_error *check_number(const nrd_vision_encoder *e, int32_t n, bool is_video)
+{
+    const nrd_vision_spec *s = nrd_vision_get_spec(e->vision);
+    const int32_t most = is_video ? NRD_LLM_MAX_VIDEO_FRAMES : NRD_LLM_MAX_IMAGES;
+
+    if (is_video && !(s->takes_videos && s->tiled)) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "this tower (%s) takes no videos apart from its decoder", e->info.model_type);
+    }
+    return n >= 1 && n <= most ? NULL
+                               : nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d %s, expected 1 to %d", n, is_video ? "frames" : "pictures", most);
+}
+
+static nrd_error *run(nrd_vision_encoder *e, const nrd_vision_encoder_picture *pictures, int32_t n, bool is_video, nrd_vision_encoder_rows *out)
 {
     nrd_picture *read = NULL;
     nrd_error *err = NULL;
 
     *out = (nrd_vision_encoder_rows){0};
-    if (n < 1 || n > NRD_LLM_MAX_IMAGES) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "a request has %d pictures, expected 1 to %d", n, NRD_LLM_MAX_IMAGES);
-    }
+    NRD_TRY(check_number(e, n, is_video));
     NRD_NEW_GOTO(read, n, err, done);
     NRD_NEW_GOTO(out->sizes, 2 * (size_t)n, err, done);
-    for (int32_t i = 0; i < n && !err; i++) {
+    err = is_video ? read_frames(e, pictures, n, read) : NULL;
+    for (int32_t i = 0; i < n && !err && !is_video; i++) {
         err = nrd_error_wrap(read_one(e, &pictures[i], n == 1, &read[i]), "picture %d", i);
     }
     err = err ? err : see_all(e, read, n, out);
@@ -241,4 +278,16 @@ done:
         *out = (nrd_vision_encoder_rows){0};
     }
     return err;
+}
+
+nrd_error *nrd_vision_encoder_run(nrd_vision_encoder *e, const nrd_vision_encoder_picture *pictures, int32_t n,
+                                  nrd_vision_encoder_rows *out)
+{
+    return run(e, pictures, n, false, out);
+}
+
+nrd_error *nrd_vision_encoder_run_video(nrd_vision_encoder *e, const nrd_vision_encoder_picture *frames, int32_t n,
+                                        nrd_vision_encoder_rows *out)
+{
+    return run(e, frames, n, true, out);
 }

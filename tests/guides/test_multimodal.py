@@ -238,6 +238,56 @@ def test_onevision_is_asked_in_its_own_form(guide, folders):
     assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
 
 
+def test_videos_of_onevision(guide, folders):
+    """The frames of a video through the repository's models are what the engine sees of videos that it gets itself."""
+    prepare(guide, folders / "llava_onevision", "qwen", "False", "llava_onevision")
+    client = grpcclient.InferenceServerClient(f"localhost:{guide.grpc}")
+    (width, height), seeds, _ = vision.VIDEOS[0]
+    frames = np.stack([vision.pixels(width, height, seed) for seed in seeds])
+    videos = "2:" + ",".join(base64.b64encode(vision.ppm(f)).decode() for f in frames)
+    want = ask(guide, text_input=f"<|im_start|>user <video>\n{TEXT}<|im_end|><|im_start|>assistant\n", videos=videos)["text_output"]
+    n = np.array([[N_TOKENS]], dtype=np.int32)
+
+    def answer(model, question, film):
+        text = np.array([[question.encode()]], dtype=np.object_)
+        r = infer(client, model, ["text_output"], text_input=text, video_bytes_input=film, max_tokens=n)
+        return r.as_numpy("text_output").ravel()[0].decode()
+
+    for model in ("ensemble", "tensorrt_llm_bls"):
+        assert answer(model, TEXT, frames[None]) == want
+        assert answer(model, TEXT, np.ascontiguousarray(frames.transpose(0, 3, 1, 2))[None]) == want
+        assert answer(model, TEXT, frames[None, ::-1].copy()) != want
+        assert answer(model, f"<|im_start|>user <video>\n{TEXT}<|im_end|><|im_start|>assistant\n", frames[None]) == want
+    outputs = ["OUT_PROMPT_EMBEDDING_TABLE", "OUT_PROMPT_VOCAB_SIZE", "OUT_IMAGE_SIZES"]
+    files = np.array([[vision.ppm(f) for f in frames]], dtype=np.object_)
+    seen = infer(client, "multimodal_encoders", outputs, image_files=files, is_video_input=np.array([[True]]))
+    assert seen.as_numpy(outputs[2]).tolist() == [4 * [[height, width]]]
+    rows = int(seen.as_numpy(outputs[1]).item())
+    assert rows % len(frames) == 1 and seen.as_numpy(outputs[0]).shape[1] == rows  # of all frames, and what follows the last
+    for film, question, part in ((frames[None, :0], TEXT, "0 frames a row, expected 1 to 768"), (frames[None], "<video> <video>", "places"),
+                                 (np.zeros((1, 769, 1, 1, 3), np.uint8), TEXT, "769 frames a row, expected 1 to 768")):
+        with pytest.raises(InferenceServerException) as told:
+            answer("ensemble", question, film)
+        assert part in str(told.value), told.value
+    odd = np.array([[vision.ppm(frames[0]), vision.ppm(frames[1][:16])]], dtype=np.object_)
+    with pytest.raises(InferenceServerException, match="frame 1 has 40 x 16 pixels"):
+        infer(client, "multimodal_encoders", outputs, image_files=odd, is_video_input=np.array([[True]]))
+    said = guide.type(f"{CLIENT} --video a.mp4 --model_type llava --video_num_frames 2 || true")[1]
+    assert "--video goes with --model_type llava_onevision" in said
+    said = guide.type(f"{CLIENT} --video a.mp4 --model_type llava_onevision || true")[1]
+    assert "--video needs --video_num_frames" in said
+    av = pytest.importorskip("av")
+    with av.open(str(guide.folder / "film.mkv"), "w") as film:
+        stream = film.add_stream("ffv1", rate=5, width=width, height=height, pix_fmt="bgr0")
+        for i in range(2 * len(frames)):  # every other one is taken
+            for packet in stream.encode(av.VideoFrame.from_ndarray(frames[i // 2] if i % 2 == 0 else 255 - frames[i // 2], format="rgb24")):
+                film.mux(packet)
+        for packet in stream.encode(None):
+            film.mux(packet)
+    said = run(guide, "--text", TEXT, "--video", "film.mkv", "--video_num_frames", len(frames), "--model_type", "llava_onevision")
+    assert said.startswith(f"[beam 0 ]:\n{want}\n[INFO]"), (said, want)
+
+
 def test_towers_that_are_not_there_are_named(guide, folders, models):
     build = "python3 tensorrt_llm/examples/multimodal/build_multimodal_engine.py"
     vision.write_folder(guide.folder / "charts", "pix2struct")
@@ -337,7 +387,7 @@ def test_models_without_a_form_take_a_text_with_its_places(guide, folders, kind,
 
 def test_models_that_are_not_served_are_named(guide):
     for words, part in (("--model_type mllama", "--model_type mllama is not supported by this server; known: llava, llava_next, "),
-                        ("--model_type llava --video a.mp4", "--video is not supported")):
+                        ("--model_type llava --video a.mp4", "--video goes with --model_type llava_onevision")):
         assert part in guide.type(f"{CLIENT} {words}", status=2)[1]
 
 

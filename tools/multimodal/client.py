@@ -23,8 +23,8 @@ def parse():
     add = parser.add_argument
     add("--text", default="Question: which city is this? Answer:")
     add("--image", default=IMAGE, help="files, addresses or data: URLs; several with commas between")
-    add("--video", help="refused: the server takes pictures")
-    add("--video_num_frames", type=int, help="belongs to --video")
+    add("--video", help="a film instead of --image, with llava_onevision; read by PyAV (pip install av)")
+    add("--video_num_frames", type=int, help="so many frames of --video, at even distances")
     add("--end-id", type=int, default=-1)
     add("--pad-id", type=int, default=1)
     add("-b", "--beam-width", type=int, default=1)
@@ -42,8 +42,10 @@ def parse():
     flags = parser.parse_args()
     if flags.model_type in REFUSED:
         parser.error(f"--model_type {flags.model_type} is not supported by this server; known: {', '.join(SERVED)}")
-    if flags.video:
-        parser.error("--video is not supported by this server")
+    if flags.video and flags.model_type != "llava_onevision":
+        parser.error("--video goes with --model_type llava_onevision")
+    if flags.video and (flags.video_num_frames or 0) < 1:
+        parser.error("--video needs --video_num_frames")
     for name in ("prompt_table_extra_id", "hf_model_dir"):
         if getattr(flags, name) is not None:
             print(f"client.py: --{name} has no effect", file=sys.stderr)
@@ -81,9 +83,30 @@ def prompt(flags, n_images):
             f"<|im_start|>user\n{images}{flags.text}<|im_end|>\n<|im_start|>assistant\n")
 
 
-def inputs(flags):
+def frames_of(path, n):
+    """[1, n, height, width, 3], the pixels of n frames at even distances; fewer of a film that has fewer."""
+    try:
+        import av
+    except ImportError:
+        sys.exit("client.py: --video needs PyAV to read a film (pip install av)")
+    with av.open(path) as film:
+        total = film.streams.video[0].frames or sum(1 for _ in film.decode(video=0))
+    wanted = set(np.arange(0, total, max(total / n, 1)).astype(int).tolist())
+    with av.open(path) as film:
+        return np.stack([f.to_ndarray(format="rgb24") for i, f in enumerate(film.decode(video=0)) if i in wanted])[None]
+
+
+def pictures(flags):
+    """(tensors, how many pictures)"""
+    if flags.video:
+        return {"video_bytes_input": frames_of(flags.video, flags.video_num_frames)}, 0
     images = split(flags.image)
-    return {"text_input": llm.strings([prompt(flags, len(images))]), "image_url_input": llm.strings([data_url(n) for n in images]),
+    return {"image_url_input": llm.strings([data_url(n) for n in images])}, len(images)
+
+
+def inputs(flags):
+    tensors, n_images = pictures(flags)
+    return {"text_input": llm.strings([prompt(flags, n_images)]), **tensors,
             "max_tokens": llm.column(flags.request_output_len), "beam_width": llm.column(flags.beam_width),
             "temperature": llm.column(flags.temperature, np.float32),
             "end_id": llm.column(None if flags.end_id < 0 else flags.end_id), "pad_id": llm.column(flags.pad_id),

@@ -32,9 +32,10 @@ static const map_row to_pre[] = {
     {"image_bytes_input", "IMAGE_BYTES"},
     {"image_url_input", "IMAGE_URL"},
     {"image_input", "IMAGE"},
+    {"video_bytes_input", "VIDEO_BYTES"},
 };
 
-static const char *const picture_inputs[] = {"image_bytes_input", "image_url_input", "image_input"};
+static const char *const picture_inputs[] = {"image_bytes_input", "image_url_input", "image_input", "video_bytes_input"};
 
 static const map_row encoders_to_llm[] = {
     {"OUT_PROMPT_EMBEDDING_TABLE", "prompt_embedding_table"},
@@ -717,6 +718,9 @@ static void start_encoders(bls_flow *f)
     }
     if (!err && nrd_bls_find_output(f->pre, "IMAGES", &t)) {
         err = nrd_bls_add_input(r, step, "image_files", &t);
+    }
+    if (!err && nrd_bls_find_output(f->pre, "IS_VIDEO_INPUT", &t)) {
+        err = nrd_bls_add_input(r, step, "is_video_input", &t);
     }
     err = submit(f, r, err);
     if (err) {

@@ -16,13 +16,16 @@ typedef struct mm_pictures {
     nrd_vision_encoder_picture *pictures; /* [n_rows * per_row]; bytes borrow from the request */
     float *pixels;                        /* owns, of all of them */
     int64_t n_rows, per_row;              /* per_row 0: there are none */
+    bool is_video;                        /* those of a row are frames of one */
 } mm_pictures;
 
 static TRITONSERVER_Error *take_room(mm_pictures *p, const char *name, int64_t n_rows, int64_t per_row)
 {
-    if (per_row < 1 || per_row > NRD_LLM_MAX_IMAGES) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s has %lld pictures a row, expected 1 to %d", name,
-                             (long long)per_row, NRD_LLM_MAX_IMAGES);
+    const int most = p->is_video ? NRD_LLM_MAX_VIDEO_FRAMES : NRD_LLM_MAX_IMAGES;
+
+    if (per_row < 1 || per_row > most) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s has %lld %s a row, expected 1 to %d", name, (long long)per_row,
+                             p->is_video ? "frames" : "pictures", most);
     }
     p->pictures = calloc((size_t)(n_rows * per_row), sizeof *p->pictures);
     p->n_rows = n_rows;
@@ -143,19 +146,19 @@ static TRITONSERVER_Error *refuse_others(const nrd_mm_model *m, const nrd_tb_inp
 {
     static const char *const others[] = {"aspect_ratio_ids", "aspect_ratio_mask", "cross_attention_mask", "attention_mask",
                                          "image_grid_thw",   "vision_input_id"};
-    const nrd_tb_tensor *video = nrd_tb_find(in, "is_video_input");
-    int64_t yes = 0;
-
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         if (nrd_tb_find(in, others[i])) {
             return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED, "model '%s': the input %s is not supported", m->config.name,
                                  others[i]);
         }
     }
-    if (video && nrd_tb_get_i64(video, 0, &yes) && yes) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED, "model '%s': videos are not supported", m->config.name);
-    }
     return NULL;
+}
+
+static bool says_video(const nrd_tb_inputs *in)
+{
+    const nrd_tb_tensor *t = nrd_tb_find(in, "is_video_input");
+    return t && t->dtype == TRITONSERVER_TYPE_BOOL && t->n_elements > 0 && t->data[0];
 }
 
 static TRITONSERVER_Error *read_all(const nrd_mm_model *m, const nrd_tb_inputs *in, mm_pictures *p)
@@ -178,6 +181,11 @@ static TRITONSERVER_Error *read_all(const nrd_mm_model *m, const nrd_tb_inputs *
     if (!has_batch || found->n_dims < 1 || found->shape[0] < 1) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "model '%s': %s needs a batch dimension: max_batch_size must be at least 1",
                              m->config.name, found->name);
+    }
+    p->is_video = says_video(in);
+    if (p->is_video && strcmp(found->name, "image_files") != 0) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_UNSUPPORTED, "model '%s': a video (is_video_input) comes as image_files, not as %s", m->config.name,
+                             found->name);
     }
     return strcmp(found->name, "image_files") != 0 ? read_pixels(m, found, found->shape[0], p)
                                                    : read_files(found, found->shape[0], p);
@@ -256,7 +264,8 @@ TRITONSERVER_Error *nrd_mm_answer(const nrd_mm_model *m, TRITONBACKEND_Request *
         err = rows ? NULL : nrd_tb_error(nrd_error_no_memory());
     }
     for (int64_t r = 0; r < p.n_rows && rows && !err; r++) {
-        err = nrd_tb_error(nrd_vision_encoder_run(m->encoder, p.pictures + r * p.per_row, (int32_t)p.per_row, &rows[r]));
+        err = nrd_tb_error((p.is_video ? nrd_vision_encoder_run_video : nrd_vision_encoder_run)(m->encoder, p.pictures + r * p.per_row,
+                                                                                               (int32_t)p.per_row, &rows[r]));
     }
     if (!err && rows && nrd_tb_wants(request, "OUT_PROMPT_EMBEDDING_TABLE")) {
         err = put_table(m, response, rows, p.n_rows);

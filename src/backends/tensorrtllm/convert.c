@@ -659,9 +659,9 @@ static TRITONSERVER_Error *get_image_sizes(const row_view *v, nrd_exec_request *
     if (out->images) {
         return bad(name, "beside pictures as files: only one of them may come");
     }
-    if (n % 2 || n / 2 > NRD_LLM_MAX_IMAGES) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "input '%s' must hold height and width of at most %d pictures a row", name,
-                             NRD_LLM_MAX_IMAGES);
+    if (n % 2 || n / 2 > NRD_LLM_MAX_VIDEO_FRAMES) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "input '%s' must hold height and width of at most %d pictures a row, or of %d frames of "
+                             "a video", name, NRD_LLM_MAX_IMAGES, NRD_LLM_MAX_VIDEO_FRAMES);
     }
     int32_t *sizes = nrd_arena_alloc(v->arena, (size_t)n * sizeof *sizes);
     if (!sizes) {

@@ -67,9 +67,12 @@ nrd_error *nrd_tok_picture_form_find(const char *dir, const nrd_tokenizer *t, co
     return NULL;
 }
 
+static const char video_word[] = "<video>"; /* LLaVA-OneVision's; its place stands where a picture's would */
+
 static bool wants_places(const nrd_tok_pictures *p, const nrd_tok_picture_form *form, const char *text, size_t n)
 {
-    return p->per_row > 0 && form && !memmem(text, n, form->word, strlen(form->word));
+    const char *word = p->is_video ? video_word : form ? form->word : "";
+    return p->per_row > 0 && form && !memmem(text, n, word, strlen(word));
 }
 
 nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tok_picture_form *form, const char *text, size_t n,
@@ -80,8 +83,12 @@ nrd_error *nrd_tok_pictures_prompt(const nrd_tok_pictures *p, const nrd_tok_pict
     if (!wants && (p->per_row == 0 || !form || !form->wraps || memmem(text, n, form->after, strlen(form->after)))) {
         return NULL;
     }
+    if (p->is_video && strcmp(form->model_type, "llava_onevision") != 0) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "VIDEO_BYTES: videos are taken of llava_onevision, and this is %s", form->model_type);
+    }
     nrd_str_puts(out, form->before);
-    for (int64_t i = 0; i < p->per_row && wants && !form->first; i++) {
+    nrd_str_puts(out, wants && p->is_video ? video_word : "");
+    for (int64_t i = 0; !p->is_video && i < p->per_row && wants && !form->first; i++) {
         if (form->numbered) {
             nrd_str_printf(out, "Picture %lld: ", (long long)(i + 1));
         }

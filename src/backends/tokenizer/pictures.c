@@ -20,9 +20,11 @@ void nrd_tok_pictures_fini(nrd_tok_pictures *p)
 
 static TRITONSERVER_Error *take_room(nrd_tok_pictures *p, const char *name, int64_t n_rows, int64_t per_row)
 {
-    if (per_row < 1 || per_row > NRD_LLM_MAX_IMAGES) {
-        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s has %lld pictures a row, expected 1 to %d", name,
-                             (long long)per_row, NRD_LLM_MAX_IMAGES);
+    const int most = p->is_video ? NRD_LLM_MAX_VIDEO_FRAMES : NRD_LLM_MAX_IMAGES;
+
+    if (per_row < 1 || per_row > most) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s has %lld %s a row, expected 1 to %d", name, (long long)per_row,
+                             p->is_video ? "frames" : "pictures", most);
     }
     p->files = calloc((size_t)(n_rows * per_row), sizeof *p->files);
     if (!p->files) {
@@ -33,7 +35,7 @@ static TRITONSERVER_Error *take_room(nrd_tok_pictures *p, const char *name, int6
     return NULL;
 }
 
-/* ---- IMAGE_BYTES ---- */
+/* ---- IMAGE_BYTES, VIDEO_BYTES ---- */
 
 /* from: [height, width, 3], or [3, height, width] with `planes`. */
 static nrd_error *put_ppm(nrd_str *out, const uint8_t *from, size_t width, size_t height, bool planes)
@@ -142,15 +144,20 @@ static TRITONSERVER_Error *count_scaled(nrd_tok_pictures *p, const nrd_tb_tensor
 TRITONSERVER_Error *nrd_tok_pictures_read(nrd_tok_pictures *out, const nrd_tb_inputs *in, int64_t n_rows, bool has_batch)
 {
     const nrd_tb_tensor *scaled = nrd_tb_find(in, "IMAGE"), *pixels = nrd_tb_find(in, "IMAGE_BYTES"),
-                        *urls = nrd_tb_find(in, "IMAGE_URL");
+                        *urls = nrd_tb_find(in, "IMAGE_URL"), *video = nrd_tb_find(in, "VIDEO_BYTES");
 
     memset(out, 0, sizeof *out);
+    if (video && (scaled || pixels || urls)) {
+        return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "VIDEO_BYTES beside pictures: only one of them may come");
+    }
+    out->is_video = video != NULL;
     if ((scaled != NULL) + (pixels != NULL) + (urls != NULL) > 1) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "%s: only one of them may come",
                              scaled ? "IMAGE beside IMAGE_BYTES or IMAGE_URL" : "IMAGE_BYTES and IMAGE_URL");
     }
     return scaled   ? count_scaled(out, scaled, n_rows, has_batch)
            : pixels ? read_pixels(out, pixels, n_rows, has_batch)
+           : video  ? read_pixels(out, video, n_rows, has_batch)
            : urls   ? read_urls(out, urls, n_rows)
                     : NULL;
 }
@@ -173,5 +180,15 @@ TRITONSERVER_Error *nrd_tok_pictures_put(const nrd_tok_pictures *p, TRITONBACKEN
         memcpy(to + sizeof length, p->files[i].data, length);
         to += sizeof length + length;
     }
+    return NULL;
+}
+
+TRITONSERVER_Error *nrd_tok_pictures_put_is_video(const nrd_tok_pictures *p, TRITONBACKEND_Response *response)
+{
+    const int64_t shape[] = {p->n_rows, 1};
+    uint8_t *to = NULL;
+
+    NRD_TB_TRY(nrd_tb_output(response, "IS_VIDEO_INPUT", TRITONSERVER_TYPE_BOOL, shape, 2, (size_t)p->n_rows, (void **)&to));
+    memset(to, 1, (size_t)p->n_rows);
     return NULL;
 }

@@ -354,9 +354,10 @@ static TRITONSERVER_Error *put_decoder(const nrd_tok_model *m, TRITONBACKEND_Req
 /* What cannot be obeyed is refused, not left out. */
 static TRITONSERVER_Error *check_supported(const nrd_tok_model *m, const nrd_tb_inputs *in)
 {
-    static const char *const names[] = {"VIDEO_BYTES", "IMAGES", "IMAGE", "IMAGE_BYTES", "IMAGE_URL"};
-    /* the last two go on as IMAGES, which published repositories lack, and theirs have no other model that takes IMAGE */
-    const size_t n = nrd_tb_config_has_output(&m->config, "IMAGES") ? 2 : sizeof names / sizeof *names;
+    static const char *const names[] = {"IMAGES", "VIDEO_BYTES", "IMAGE", "IMAGE_BYTES", "IMAGE_URL"};
+    /* all but the first go on as IMAGES, which published repositories lack, and theirs have no other model that takes IMAGE */
+    const bool takes_videos = nrd_tb_config_has_output(&m->config, "IS_VIDEO_INPUT");
+    const size_t n = nrd_tb_config_has_output(&m->config, "IMAGES") ? (takes_videos ? 1 : 2) : sizeof names / sizeof *names;
 
     for (size_t i = 0; i < n; i++) {
         if (nrd_tb_find(in, names[i])) {
@@ -406,6 +407,9 @@ TRITONSERVER_Error *nrd_preprocess(const nrd_tok_model *m, TRITONBACKEND_Request
               : put_text(m, request, query, &pictures, response, "INPUT_ID", "REQUEST_INPUT_LEN", ids, n_rows, pad_id);
     if (pictures.files) {
         PUT_IF_WANTED("IMAGES", nrd_tok_pictures_put(&pictures, response));
+    }
+    if (pictures.is_video) {
+        PUT_IF_WANTED("IS_VIDEO_INPUT", nrd_tok_pictures_put_is_video(&pictures, response));
     }
     nrd_tok_pictures_fini(&pictures);
     PUT_IF_WANTED("BAD_WORDS_IDS", put_word_list(m, nrd_tb_find(in, "BAD_WORDS_DICT"), response,
