@@ -102,20 +102,6 @@ static int tile_tokens(int32_t left, int *log2)
     return 1 << n;
 }
 
-/* Where the largest number of a row is. */
-static int32_t peak_of(const float *x, int64_t cols)
-{
-    int32_t at = 0;
-    float peak = -1;
-
-    for (int64_t k = 0; k < cols; k++) {
-        const float v = fabsf(x[k]);
-        at = v > peak ? (int32_t)k : at;
-        peak = v > peak ? v : peak;
-    }
-    return at;
-}
-
 /* Token t of T has `rest` in column `col`. */
 static void add_rest(nrd_linear_far *far, int T, int t, int32_t col, float rest)
 {
@@ -131,18 +117,26 @@ static void add_rest(nrd_linear_far *far, int T, int t, int32_t col, float rest)
     far->rest[i * T + t] = rest;
 }
 
-/* A row of float32 in 8 bits. With `far` its largest number is left out, and kept there: the others of its block would
- * have few of the 255 steps beside it. */
-static void round_row(const nrd_cpu_run *r, const float *x, int64_t cols, uint8_t *to, float *room, nrd_linear_far *far, int T, int t)
+/* Takes the largest number of row x out of its 8 bits; gives its column. The others of its block would have few of the
+ * 255 steps beside it. */
+static int32_t take_out(const nrd_cpu_run *r, const float *x, int64_t cols, uint8_t *row)
 {
-    if (far) {
-        const int32_t col = peak_of(x, cols);
-        add_rest(far, T, t, col, x[col]);
-        memcpy(room, x, (size_t)cols * sizeof *room);
-        room[col] = 0;
-        x = room;
+    const int64_t n = nrd_act_q8_blocks(cols);
+    const float *scale = (const float *)(const void *)(row + n * NRD_ACT_BLOCK);
+    float block[NRD_ACT_BLOCK];
+    int64_t at = 0, top = 0;
+
+    for (int64_t b = 1; b < n; b++) {
+        at = scale[b] > scale[at] ? b : at;
     }
-    r->k->act_q8_row(x, cols, to);
+    const int64_t len = cols - at * NRD_ACT_BLOCK < NRD_ACT_BLOCK ? cols - at * NRD_ACT_BLOCK : NRD_ACT_BLOCK;
+    memcpy(block, x + at * NRD_ACT_BLOCK, (size_t)len * sizeof *block);
+    for (int64_t i = 1; i < len; i++) {
+        top = fabsf(block[i]) > fabsf(block[top]) ? i : top;
+    }
+    block[top] = 0;
+    r->k->act_q8_part(block, len, at, cols, row);
+    return (int32_t)(at * NRD_ACT_BLOCK + top);
 }
 
 /* Rows [t0, t0 + n) as the panel of `kind`, or those that `ids` names from there on; `rows` is room for n gathered or
@@ -172,7 +166,12 @@ static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const int
         } else if (kind->is_float) {
             nrd_act_q8_dequantize(from, cols, (float *)(void *)to);
         } else {
-            round_row(r, (const float *)(const void *)from, cols, to, (float *)(void *)(rows + MAX_T * p.row_bytes), far, T, t);
+            const float *row = (const float *)(const void *)from;
+            r->k->act_q8_row(row, cols, to);
+            if (far) {
+                const int32_t col = take_out(r, row, cols, to);
+                add_rest(far, T, t, col, row[col]);
+            }
         }
     }
     p.x = converts || ids ? rows : x;
@@ -182,7 +181,7 @@ static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const int
 static size_t rows_room(const nrd_linear_args *a)
 {
     size_t f = nrd_row_bytes(NRD_DTYPE_F32, a->w[0]->cols), q = nrd_act_q8_row_bytes(a->w[0]->cols);
-    return (MAX_T + 1) * (f > q ? f : q);
+    return MAX_T * (f > q ? f : q);
 }
 
 void nrd_linear_cpu_make_panels(const nrd_cpu_run *r, const nrd_linear_args *a, const int32_t *ids, int32_t t0,
