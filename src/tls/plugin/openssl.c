@@ -16,19 +16,6 @@
 /* For TLS 1.2; those of 1.3 are all fine. */
 #define CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL:!eNULL"
 
-void nrd_tls_why(char *why, size_t n, const char *what, const char *path)
-{
-    char text[200] = "";
-    const unsigned long code = ERR_get_error();
-
-    if (code) {
-        const char *reason = ERR_reason_error_string(code);
-        snprintf(text, sizeof text, ": %s", reason ? reason : "unknown reason");
-    }
-    snprintf(why, n, "%s%s%s%s%s", what, path ? " '" : "", path ? path : "", path ? "'" : "", text);
-    ERR_clear_error();
-}
-
 static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_n, const unsigned char *in,
                            unsigned in_n, void *arg)
 {

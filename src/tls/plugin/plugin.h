@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tls/plugin/plugin.h - nereid_tls.so from inside: its server's side (openssl.c), its client's (client.c).
+ * tls/plugin/plugin.h - nereid_tls.so from inside: its server's side (openssl.c), its client's (client.c), reasons (why.c).
  *
- * Purpose   What the two files share. Only nrd_tls_ops_1 leaves the plug-in.
+ * Purpose   What the files share. Only nrd_tls_ops_1 leaves the plug-in.
  * Owner     As tls/plugin.h.
  */
 #ifndef NRD_TLS_PLUGIN_PLUGIN_H
