@@ -26,13 +26,16 @@
 /* Exported by every CPython since 3.3 and part of the stable ABI since 3.10. */
 extern const char *PyUnicode_AsUTF8AndSize(PyObject *unicode, Py_ssize_t *size);
 
-/* ---- module.c ---- */
+/* ---- errors.c ---- */
 
 /* Raises what the engine said and frees it; NULL. The exception has the members `code` (a number of
  * TRITONSERVER_Error_Code) and `reason` (a word or None). */
 PyObject *nrd_py_raise(nrd_error *err);
 /* (code, message, reason) of an error, which stays the caller's; None for NULL. */
 PyObject *nrd_py_error_tuple(const nrd_error *err);
+bool nrd_py_init_errors(PyObject *module);
+/* error(code, message, reason) of the module: the exception that says this. */
+PyObject *nrd_py_error(PyObject *module, PyObject *args);
 /* A type made from a spec, added to the module. */
 bool nrd_py_add_type(PyObject *module, const char *name, PyType_Spec *spec);
 
