@@ -108,6 +108,31 @@ nrd_template_val nrd_template_call_builtin(nrd_template_run *r, nrd_template_val
     }
 }
 
+/* ---- arguments ---- */
+
+nrd_template_val nrd_template_arg(const nrd_template_bound *b, size_t i, nrd_template_val fallback)
+{
+    return b->has[i] ? b->v[i] : fallback;
+}
+
+bool nrd_template_flag(const nrd_template_bound *b, size_t i)
+{
+    return b->has[i] && nrd_template_truthy(b->v[i]);
+}
+
+int64_t nrd_template_int_arg(nrd_template_run *r, const nrd_template_bound *b, size_t i,
+                             int64_t fallback, const char *name)
+{
+    if (!b->has[i]) {
+        return fallback;
+    }
+    if (b->v[i].type != V_INT && b->v[i].type != V_BOOL) {
+        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "%s must be a whole number, not %s", name,
+                          nrd_template_type_name(b->v[i]));
+    }
+    return b->v[i].type == V_BOOL ? b->v[i].b : b->v[i].i;
+}
+
 nrd_template_val nrd_template_call_row(nrd_template_run *r, const nrd_template_method_row *row,
                                        nrd_template_val self, const nrd_template_args *a,
                                        const char *what)

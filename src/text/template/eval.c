@@ -69,6 +69,7 @@ static nrd_template_val get_var(nrd_template_run *r, const char *name)
 
 static nrd_template_val eval(nrd_template_run *r, const nrd_template_node *n);
 static flow exec(nrd_template_run *r, const nrd_template_node *n);
+static nrd_template_val attr(nrd_template_run *r, nrd_template_val obj, const char *name);
 
 static void assign(nrd_template_run *r, const nrd_template_node *target, nrd_template_val v)
 {
@@ -414,7 +415,7 @@ static nrd_template_val eval_kind(nrd_template_run *r, const nrd_template_node *
     case N_ATTR:
         v = eval(r, n->a);
         r->line = n->line;
-        return nrd_template_attr(r, v, n->name);
+        return attr(r, v, n->name);
     case N_ITEM:
         return eval_item(r, n);
     case N_CALL:
@@ -749,7 +750,7 @@ static flow exec(nrd_template_run *r, const nrd_template_node *n)
 
 /* ---- attributes that belong to the evaluator ---- */
 
-nrd_template_val nrd_template_attr(nrd_template_run *r, nrd_template_val obj, const char *name)
+static nrd_template_val attr(nrd_template_run *r, nrd_template_val obj, const char *name)
 {
     bool unsafe = false;
     if (obj.type == V_UNDEF) {
@@ -807,9 +808,11 @@ nrd_error *nrd_template_render(const nrd_template *t, const nrd_json *vars, time
                                const nrd_template_limits *limits, nrd_str *out)
 {
     static const nrd_template_limits defaults = {0};
+    static const nrd_template_names names = {attr, nrd_template_find_method, nrd_template_find_filter, nrd_template_find_test};
     const nrd_template_limits *l = limits ? limits : &defaults;
     nrd_template_text text = {0};
     nrd_template_run r = {
+        .names = &names,
         .t = t,
         .max_steps = l->max_steps ? l->max_steps : NRD_LIMIT_TEMPLATE_STEPS,
         .max_memory = l->max_memory_bytes ? l->max_memory_bytes : (size_t)256 << 20,

@@ -9,33 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ---- arguments ---- */
-
-nrd_template_val nrd_template_arg(const nrd_template_bound *b, size_t i, nrd_template_val fallback)
-{
-    return b->has[i] ? b->v[i] : fallback;
-}
-
-bool nrd_template_flag(const nrd_template_bound *b, size_t i)
-{
-    return b->has[i] && nrd_template_truthy(b->v[i]);
-}
-
-int64_t nrd_template_int_arg(nrd_template_run *r, const nrd_template_bound *b, size_t i,
-                             int64_t fallback, const char *name)
-{
-    if (!b->has[i]) {
-        return fallback;
-    }
-    if (b->v[i].type != V_INT && b->v[i].type != V_BOOL) {
-        nrd_template_fail(r, NRD_ERR_INVALID_ARG, "%s must be a whole number, not %s", name,
-                          nrd_template_type_name(b->v[i]));
-    }
-    return b->v[i].type == V_BOOL ? b->v[i].b : b->v[i].i;
-}
-
-/* ---- filters ---- */
-
 static nrd_template_val f_abs(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
 {
     (void)b;
@@ -58,14 +31,14 @@ static nrd_template_val f_attr(nrd_template_run *r, nrd_template_val v, const nr
         bool unsafe;
         char text[64];
         snprintf(text, sizeof text, "%.*s", (int)name.n, name.s);
-        if (!nrd_template_find_method(v, text, &unsafe)) {
+        if (!r->names->find_method(v, text, &unsafe)) {
             return nrd_template_val_undef(UNDEF_OTHER, "the object has no such attribute");
         }
     }
     char *text = nrd_template_alloc(r, (size_t)name.n + 1);
     memcpy(text, name.s, name.n);
     text[name.n] = '\0';
-    return nrd_template_attr(r, v, text);
+    return r->names->attr(r, v, text);
 }
 
 static nrd_template_val f_case(nrd_template_run *r, nrd_template_val v, int how)
@@ -204,35 +177,6 @@ static nrd_template_val f_float(nrd_template_run *r, nrd_template_val v,
     return v.type == V_STR && parse_number(v, &f)
                ? nrd_template_val_float(f)
                : nrd_template_arg(b, 0, nrd_template_val_float(0));
-}
-
-bool nrd_template_parse_int(nrd_template_val v, int base, int64_t *out)
-{
-    char text[80];
-    size_t start = nrd_template_lstrip(v.s, v.n), n = nrd_template_rstrip(v.s, v.n), k = 0;
-    for (size_t i = start; i < n; i++) {
-        if (v.s[i] == '_' && k > 0 && i + 1 < n) {
-            continue;
-        }
-        if (k + 1 >= sizeof text) {
-            return false;
-        }
-        text[k++] = v.s[i];
-    }
-    text[k] = '\0';
-    if (k == 0 || (base == 10 && !nrd_parse_i64(text, (long long *)out))) {
-        return false;
-    }
-    if (base != 10) {
-        char *end;
-        const char *from = text;
-        if (text[0] == '0' && ((text[1] | 32) == 'b' || (text[1] | 32) == 'o')) {
-            from += base == 2 || base == 8 ? 2 : 0;
-        }
-        *out = strtoll(from, &end, base);
-        return *end == '\0' && end > from;
-    }
-    return true;
 }
 
 static nrd_template_val f_int(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
@@ -407,53 +351,6 @@ static nrd_template_val f_tojson(nrd_template_run *r, nrd_template_val v,
     nrd_template_json(r, &out, v, nrd_template_flag(b, 0), pad, item_sep, key_sep,
                       nrd_template_flag(b, 3), 0);
     return nrd_template_text_val(&out);
-}
-
-static bool in_set(nrd_template_val chars, const char *s, size_t n)
-{
-    for (size_t i = 0, k; i < chars.n; i += k) {
-        uint32_t cp;
-        k = nrd_utf8_next(chars.s + i, chars.n - i, &cp);
-        if (k == n && memcmp(chars.s + i, s, n) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-nrd_template_val nrd_template_strip(nrd_template_run *r, nrd_template_val s, nrd_template_val chars,
-                                    bool left, bool right)
-{
-    size_t from = 0, to = s.n, k;
-    uint32_t cp;
-    nrd_template_step(r, s.n / 64);
-    if (chars.type == V_NONE) {
-        from = left ? nrd_template_lstrip(s.s, s.n) : 0;
-        to = right ? from + nrd_template_rstrip(s.s + from, s.n - from) : s.n;
-    } else {
-        if (chars.type != V_STR) {
-            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "strip arg must be None or str");
-        }
-        for (; left && from < to; from += k) {
-            k = nrd_utf8_next(s.s + from, to - from, &cp);
-            if (!in_set(chars, s.s + from, k)) {
-                break;
-            }
-        }
-        while (right && to > from) {
-            size_t start = to - 1;
-            while (start > from && (s.s[start] & 0xc0) == 0x80) {
-                start--;
-            }
-            if (!in_set(chars, s.s + start, to - start)) {
-                break;
-            }
-            to = start;
-        }
-    }
-    nrd_template_val v = nrd_template_val_str(s.s + from, to - from);
-    v.flag = s.flag;
-    return v;
 }
 
 static nrd_template_val f_trim(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)

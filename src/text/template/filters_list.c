@@ -233,19 +233,6 @@ static nrd_template_val f_groupby(nrd_template_run *r, nrd_template_val v,
     return nrd_template_val_list(out);
 }
 
-nrd_template_list *nrd_template_dict_items(nrd_template_run *r, const nrd_template_dict *d,
-                                           nrd_template_list_kind kind)
-{
-    nrd_template_list *l = nrd_template_list_new(r, kind, d->n);
-    for (size_t i = 0; i < d->n; i++) {
-        nrd_template_list *pair = nrd_template_list_new(r, L_TUPLE, 2);
-        nrd_template_push(r, pair, d->e[i].key);
-        nrd_template_push(r, pair, d->e[i].value);
-        nrd_template_push(r, l, nrd_template_val_list(pair));
-    }
-    return l;
-}
-
 static nrd_template_val f_items(nrd_template_run *r, nrd_template_val v,
                                 const nrd_template_bound *b)
 {
@@ -286,17 +273,6 @@ static nrd_template_val f_length(nrd_template_run *r, nrd_template_val v,
     return nrd_template_val_int(nrd_template_length(r, v));
 }
 
-nrd_template_val nrd_template_to_list(nrd_template_run *r, nrd_template_val v)
-{
-    size_t n;
-    nrd_template_val *items = nrd_template_iterate(r, v, &n);
-    nrd_template_list *l = nrd_template_list_new(r, L_LIST, n);
-    for (size_t i = 0; i < n; i++) {
-        nrd_template_push(r, l, items[i]);
-    }
-    return nrd_template_val_list(l);
-}
-
 static nrd_template_val f_list(nrd_template_run *r, nrd_template_val v, const nrd_template_bound *b)
 {
     (void)b;
@@ -315,7 +291,7 @@ static nrd_template_val call_named(nrd_template_run *r, bool test, nrd_template_
     memcpy(text, name.s, name.n);
     text[name.n] = '\0';
     const nrd_template_method_row *row =
-        test ? nrd_template_find_test(text) : nrd_template_find_filter(text);
+        (test ? r->names->find_test : r->names->find_filter)(text);
     if (!row) {
         nrd_template_fail(r, NRD_ERR_INVALID_ARG, "no %s named '%s'", test ? "test" : "filter",
                           text);

@@ -165,8 +165,19 @@ typedef struct nrd_template_text { /* text under construction, in the arena */
     size_t n, cap;
 } nrd_template_text;
 
+struct nrd_template_run;
+
+/* What names mean while a template runs. eval.c says it, so that those below it can look up what stands above them. */
+typedef struct nrd_template_names {
+    nrd_template_val (*attr)(struct nrd_template_run *r, nrd_template_val obj, const char *name); /* obj.name */
+    const struct nrd_template_method_row *(*find_method)(nrd_template_val self, const char *name, bool *out_unsafe);
+    const struct nrd_template_method_row *(*find_filter)(const char *name);
+    const struct nrd_template_method_row *(*find_test)(const char *name);
+} nrd_template_names;
+
 typedef struct nrd_template_run {
     const nrd_template *t;
+    const nrd_template_names *names;
     jmp_buf jmp;
     nrd_error *err;
     nrd_arena arena;
@@ -321,9 +332,7 @@ nrd_template_val nrd_template_escape(nrd_template_run *r,
 nrd_template_val nrd_template_replace(nrd_template_run *r, nrd_template_val s,
                                       nrd_template_val from, nrd_template_val to, int64_t count);
 
-/* attributes and calls */
-nrd_template_val nrd_template_attr(nrd_template_run *r, nrd_template_val obj,
-                                   const char *name); /* obj.name */
+/* items and calls */
 nrd_template_val nrd_template_item(nrd_template_run *r, nrd_template_val obj,
                                    nrd_template_val key); /* obj[key] */
 nrd_template_val nrd_template_slice(nrd_template_run *r, nrd_template_val obj,

@@ -47,6 +47,30 @@ nrd_template_val *nrd_template_iterate(nrd_template_run *r, nrd_template_val v, 
     return l->v;
 }
 
+nrd_template_val nrd_template_to_list(nrd_template_run *r, nrd_template_val v)
+{
+    size_t n;
+    nrd_template_val *items = nrd_template_iterate(r, v, &n);
+    nrd_template_list *l = nrd_template_list_new(r, L_LIST, n);
+    for (size_t i = 0; i < n; i++) {
+        nrd_template_push(r, l, items[i]);
+    }
+    return nrd_template_val_list(l);
+}
+
+nrd_template_list *nrd_template_dict_items(nrd_template_run *r, const nrd_template_dict *d,
+                                           nrd_template_list_kind kind)
+{
+    nrd_template_list *l = nrd_template_list_new(r, kind, d->n);
+    for (size_t i = 0; i < d->n; i++) {
+        nrd_template_list *pair = nrd_template_list_new(r, L_TUPLE, 2);
+        nrd_template_push(r, pair, d->e[i].key);
+        nrd_template_push(r, pair, d->e[i].value);
+        nrd_template_push(r, l, nrd_template_val_list(pair));
+    }
+    return l;
+}
+
 int64_t nrd_template_length(nrd_template_run *r, nrd_template_val v)
 {
     switch ((nrd_template_val_type)v.type) {
@@ -148,7 +172,7 @@ nrd_template_val nrd_template_item(nrd_template_run *r, nrd_template_val obj, nr
     }
     if (key.type == V_STR && obj.type != V_NONE) {
         nrd_template_val u = undef_key(r, key);
-        nrd_template_val v = nrd_template_attr(r, obj, u.s);
+        nrd_template_val v = r->names->attr(r, obj, u.s);
         return v;
     }
     return undef_key(r, key);

@@ -380,3 +380,87 @@ nrd_template_val nrd_template_printf(nrd_template_run *r, nrd_template_val f, nr
     }
     return nrd_template_text_val(&out);
 }
+
+bool nrd_template_parse_int(nrd_template_val v, int base, int64_t *out)
+{
+    char text[80];
+    size_t start = nrd_template_lstrip(v.s, v.n), n = nrd_template_rstrip(v.s, v.n), k = 0;
+    for (size_t i = start; i < n; i++) {
+        if (v.s[i] == '_' && k > 0 && i + 1 < n) {
+            continue;
+        }
+        if (k + 1 >= sizeof text) {
+            return false;
+        }
+        text[k++] = v.s[i];
+    }
+    text[k] = '\0';
+    if (k == 0 || (base == 10 && !nrd_parse_i64(text, (long long *)out))) {
+        return false;
+    }
+    if (base != 10) {
+        char *end;
+        const char *from = text;
+        if (text[0] == '0' && ((text[1] | 32) == 'b' || (text[1] | 32) == 'o')) {
+            from += base == 2 || base == 8 ? 2 : 0;
+        }
+        *out = strtoll(from, &end, base);
+        return *end == '\0' && end > from;
+    }
+    return true;
+}
+
+static bool in_set(nrd_template_val chars, const char *s, size_t n)
+{
+    for (size_t i = 0, k; i < chars.n; i += k) {
+        uint32_t cp;
+        k = nrd_utf8_next(chars.s + i, chars.n - i, &cp);
+        if (k == n && memcmp(chars.s + i, s, n) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+nrd_template_val nrd_template_strip(nrd_template_run *r, nrd_template_val s, nrd_template_val chars,
+                                    bool left, bool right)
+{
+    size_t from = 0, to = s.n, k;
+    uint32_t cp;
+    nrd_template_step(r, s.n / 64);
+    if (chars.type == V_NONE) {
+        from = left ? nrd_template_lstrip(s.s, s.n) : 0;
+        to = right ? from + nrd_template_rstrip(s.s + from, s.n - from) : s.n;
+    } else {
+        if (chars.type != V_STR) {
+            nrd_template_fail(r, NRD_ERR_INVALID_ARG, "strip arg must be None or str");
+        }
+        for (; left && from < to; from += k) {
+            k = nrd_utf8_next(s.s + from, to - from, &cp);
+            if (!in_set(chars, s.s + from, k)) {
+                break;
+            }
+        }
+        while (right && to > from) {
+            size_t start = to - 1;
+            while (start > from && (s.s[start] & 0xc0) == 0x80) {
+                start--;
+            }
+            if (!in_set(chars, s.s + start, to - start)) {
+                break;
+            }
+            to = start;
+        }
+    }
+    nrd_template_val v = nrd_template_val_str(s.s + from, to - from);
+    v.flag = s.flag;
+    return v;
+}
+
+/* islower, isupper: all that has case is so, and something has. */
+bool nrd_template_has_case(nrd_template_run *r, nrd_template_val s, int how)
+{
+    nrd_template_val same = nrd_template_case(r, s, how),
+                     other = nrd_template_case(r, s, how == 'u' ? 'l' : 'u');
+    return nrd_template_equal(r, s, same) && !nrd_template_equal(r, s, other);
+}

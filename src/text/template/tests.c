@@ -60,14 +60,6 @@ static nrd_template_val t_sameas(nrd_template_run *r, nrd_template_val v,
     return nrd_template_val_bool(nrd_template_equal(r, v, o));
 }
 
-/* islower, isupper: all that has case is so, and something has. */
-bool nrd_template_has_case(nrd_template_run *r, nrd_template_val s, int how)
-{
-    nrd_template_val same = nrd_template_case(r, s, how),
-                     other = nrd_template_case(r, s, how == 'u' ? 'l' : 'u');
-    return nrd_template_equal(r, s, same) && !nrd_template_equal(r, s, other);
-}
-
 TPL_TEST(t_lower, nrd_template_has_case(r, nrd_template_to_str(r, v), 'l'))
 TPL_TEST(t_upper, nrd_template_has_case(r, nrd_template_to_str(r, v), 'u'))
 
@@ -82,7 +74,7 @@ static bool names(nrd_template_val v, const nrd_template_method_row *(*find)(con
     return find(text) != NULL;
 }
 
-TPL_TEST(t_filter, names(v, nrd_template_find_filter))
+TPL_TEST(t_filter, names(v, r->names->find_filter))
 TPL_TEST(t_test, names(v, nrd_template_find_test))
 
 const nrd_template_method_row *nrd_template_find_test(const char *name)
