@@ -3,7 +3,7 @@
  * verb, and those of tritonserver and trtllm-build; what is no option is left to the shell, which completes files.
  *
  * Sources: bash(1), "Programmable Completion"; zshcompsys(1); fish's complete(1). */
-#include "tools/describe.h"
+#include "tools/programs.h"
 
 #include <stdio.h>
 #include <string.h>

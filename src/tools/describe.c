@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid options: what the tables of options hold, for people and programs. */
-#include "tools/describe.h"
-
 #include "base/json.h"
-#include "frontends/options_table.h"
+#include "tools/man.h"
+#include "tools/programs.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -26,42 +25,9 @@ static const nrd_opt options_rows[] = {
 };
 const nrd_tool_table nrd_options_table = NRD_TOOL_TABLE("options", options_usage, options_rows, 0);
 
-/* ---- programs: the verbs, then the server ---- */
-
-static nrd_tool_table server_table(void)
-{
-    return (nrd_tool_table){.verb = "tritonserver", .rows = nrd_option_rows, .n_rows = nrd_option_n_rows};
-}
-
-bool nrd_tool_program_at(size_t i, nrd_tool_table *out, const char **out_summary)
-{
-    const nrd_tool_table *table = NULL;
-    const char *before = NULL;
-    if (nrd_tool_verb(i, out_summary, &table)) {
-        *out = *table;
-        return true;
-    }
-    *out = server_table();
-    *out_summary = "the server: the options of Triton Inference Server 2.51, and ours";
-    return i == 0 || nrd_tool_verb(i - 1, &before, &table) != NULL;
-}
-
-bool nrd_tool_is_server(const nrd_tool_table *t)
-{
-    return t->rows == nrd_option_rows;
-}
-
 static const char *state_name(const nrd_opt *o)
 {
     return o->state == NRD_OPT_USED ? "used" : o->state == NRD_OPT_NO_EFFECT ? "no effect" : "refused";
-}
-
-void nrd_tool_put_option(nrd_str *out, const nrd_opt *o)
-{
-    nrd_str_puts(out, "--");
-    for (const char *c = o->name; *c; c++) {
-        nrd_str_putc(out, *c == '_' ? '-' : *c);
-    }
 }
 
 /* ---- Markdown ---- */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Manual pages from the tables of options: nereid(1), nereid-VERB(1), tritonserver(1); see man-pages(7). */
-#include "tools/describe.h"
+#include "tools/man.h"
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "tools/programs.h"
 
 #include <string.h>
 

@@ -10,6 +10,7 @@
 #include "nereid/crash.h"
 #include "nereid/executor.h"
 #include "nereid/ranks.h"
+#include "tools/programs.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -65,12 +66,7 @@
 #define GRPC_FEATURE "no-grpc" LACKS("libgrpc-dev")
 #endif
 
-static const struct {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const nrd_tool_table *options;
-    const char *summary;
-} verbs[] = {
+static const nrd_tool_verb verbs[] = {
     {"serve", nrd_tool_serve, &nrd_serve_table,
      "serve a model: converts, builds and writes a repository if needed"},
     {"batch", nrd_tool_batch, &nrd_batch_table, "work through a file of requests, as OpenAI's batches have them"},
@@ -118,16 +114,6 @@ static const struct {
     {"completion", nrd_tool_completion, &nrd_completion_table, "completion for bash, zsh or fish"},
 };
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
-
-const char *nrd_tool_verb(size_t i, const char **out_summary, const nrd_tool_table **out_table)
-{
-    if (i >= N_VERBS) {
-        return NULL;
-    }
-    *out_summary = verbs[i].summary;
-    *out_table = verbs[i].options;
-    return verbs[i].name;
-}
 
 static void usage(FILE *f)
 {
@@ -232,6 +218,7 @@ int main(int argc, char **argv)
     nrd_str_end_on_no_memory(); /* a tool has nothing to go on with */
     nrd_log_enable(NRD_LOG_LEVEL_INFO, false); /* tools say themselves what they do; `serve` becomes tritonserver */
     static char help[] = "--help";
+    nrd_tool_verbs_are(verbs, N_VERBS);
     int (*program)(int, char **) = find_program(argv[0]);
     if (program) {
         nrd_unfinished_remove_on_signals();

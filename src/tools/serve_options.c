@@ -25,25 +25,6 @@ static const char usage[] =
     "Every option of tritonserver is taken too: --grpc-port, --metrics-port, --api-key, --log-verbose, …\n"
     "(tritonserver --help)\n";
 
-/* Takes ownership of word, also on error. */
-nrd_error *nrd_serve_add_word(nrd_serve_words *w, char *word)
-{
-    if (w->n == NRD_SERVE_MAX_WORDS) {
-        free(word);
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "at most %d options", NRD_SERVE_MAX_WORDS);
-    }
-    w->v[w->n++] = word;
-    w->v[w->n] = NULL;
-    return NULL;
-}
-
-void nrd_serve_words_fini(nrd_serve_words *w)
-{
-    for (int i = 0; i < w->n; i++) {
-        free(w->v[i]);
-    }
-}
-
 static nrd_error *on_set(void *values, const char *name, const char *value)
 {
     nrd_serve_options *o = values;

@@ -83,8 +83,6 @@ int nrd_tool_parse(const nrd_tool_table *table, int argc, char **argv, void *val
                    size_t *out_n);
 /* The same for a verb that runs below another: a wrong option is an error, INVALID_ARG, and --help is one too. */
 nrd_error *nrd_tool_read(const nrd_tool_table *table, int argc, char **argv, void *values, const char **words) NRD_MUST_USE;
-/* What the verbs are, for documentation and completion; NULL ends it. */
-const char *nrd_tool_verb(size_t i, const char **out_summary, const nrd_tool_table **out_table);
 
 /* A word for --quantize, as type of linear weights: TensorRT-LLM's names (int8_wo, int4: q4_0, which
  * has a scale for each 32 columns) and type names. NULL, "auto", "none", "full_prec": NONE. */

@@ -11,84 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { PIECE = 1 << 16 }; /* numbers of a tensor; a block of any type divides it */
-
-typedef struct reading {
-    const nrd_src_tensor *src;
-    float *out;
-    int64_t n;
-    _Atomic bool is_unread, is_not_finite;
-} reading;
-
-static void read_pieces(void *user, int64_t from, int64_t to)
-{
-    reading *r = user;
-    const size_t piece_bytes = r->n > PIECE ? (size_t)(r->src->data_bytes * PIECE / (uint64_t)r->n) : 0;
-
-    for (int64_t k = from; k < to; k++) {
-        float *out = r->out + k * PIECE;
-        const int64_t n = r->n - k * PIECE < PIECE ? r->n - k * PIECE : PIECE;
-        float sum = 0;
-        if (!nrd_dequantize_row(r->src->dtype, (const uint8_t *)r->src->data + (size_t)k * piece_bytes, out, n)) {
-            r->is_unread = true;
-            return;
-        }
-        for (int64_t i = 0; i < n; i++) {
-            sum += out[i] * 0; /* 0, or not a number */
-        }
-        if (sum != 0 || isnan(sum)) {
-            r->is_not_finite = true;
-        }
-    }
-}
-
-static nrd_error *read_floats(nrd_qmath *m, const nrd_src_tensor *src, float **out)
-{
-    nrd_error *err = NULL;
-    size_t n = 1;
-    for (int d = 0; d < src->n_dims; d++) {
-        n *= (size_t)src->dims[d];
-    }
-    NRD_NEW_GOTO(*out, n, err, fail);
-    reading r = {.src = src, .out = *out, .n = (int64_t)n};
-    if (!src->packed) {
-        nrd_qmath_each(m, (r.n + PIECE - 1) / PIECE, read_pieces, &r);
-    }
-    if (src->packed || r.is_unread) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read as numbers here", src->name,
-                          src->type_name);
-    }
-    for (size_t i = 0; r.is_not_finite && i < n; i++) {
-        if (!isfinite((*out)[i])) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s': number %zu is not finite", src->name, i);
-        }
-    }
-fail:
-    return err;
-}
-
-nrd_error *nrd_qwork_floats(nrd_qwork *w, const nrd_src_tensor *src, float **out)
-{
-    nrd_qresult *r = w->out;
-    for (size_t i = 0; i < r->n; i++) {
-        if (r->modules[i].module->src == src) {
-            *out = r->modules[i].w;
-            return NULL;
-        }
-    }
-    for (size_t i = 0; i < r->n_tensors; i++) {
-        if (r->tensors[i].src == src) {
-            *out = r->tensors[i].data;
-            return NULL;
-        }
-    }
-    r->tensors = nrd_xrealloc(r->tensors, (r->n_tensors + 1) * sizeof *r->tensors);
-    r->tensors[r->n_tensors] = (nrd_qresult_tensor){.src = src};
-    NRD_TRY(read_floats(w->math, src, &r->tensors[r->n_tensors++].data));
-    *out = r->tensors[r->n_tensors - 1].data;
-    return NULL;
-}
-
 static int read_as(const nrd_qwork *w, int input)
 {
     return w->layer && input < NRD_PRODUCTS ? w->layer->reads_as[input] : input;
@@ -104,24 +26,6 @@ static const nrd_qinput *input_of(const nrd_qwork *w, int input)
 }
 
 /* ---- scales ---- */
-
-nrd_error *nrd_qwork_divide(nrd_qwork *w, const nrd_qmaker *maker, const float *s)
-{
-    float *x = NULL;
-    if (!maker->src) {
-        return NULL;
-    }
-    NRD_TRY(nrd_qwork_floats(w, maker->src, &x));
-    const int64_t cols = maker->is_vector ? 1 : maker->src->dims[1];
-    for (int64_t r = 0; r < maker->n_rows; r++) {
-        float *row = x + (maker->row0 + r) * cols;
-        const float by = s[maker->first + r];
-        for (int64_t c = 0; c < cols; c++) {
-            row[c] = maker->add_one ? (1 + row[c]) / by - 1 : row[c] / by;
-        }
-    }
-    return NULL;
-}
 
 /* A norm keeps what its divided weights round to: s becomes what that divides by, and the products take the same. One that keeps its
  * weights less 1 would else be off by half a step of -1 where they are small. */
@@ -428,7 +332,7 @@ static nrd_error *begin(nrd_qwork *w, const nrd_qmodules *q, size_t first, size_
             y->grid.scale_dtype = y->module->src->dtype;
         }
         NRD_TRY(nrd_qrows_init(&y->rows, &y->grid, y->module->src->dims[0], y->module->src->dims[1]));
-        NRD_TRY(read_floats(w->math, y->module->src, &y->w));
+        NRD_TRY(nrd_qwork_read(w->math, y->module->src, &y->w));
     }
 fail:
     return err;

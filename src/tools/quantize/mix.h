@@ -34,6 +34,8 @@ nrd_error *nrd_qmix_choose(nrd_qmix *out, nrd_qmath *m, const nrd_qsettings *s, 
                            double bits) NRD_MUST_USE;
 void nrd_qmix_fini(nrd_qmix *m);
 
+/* The product that a module belongs to; -1: to none whose inputs are known. */
+int nrd_qmix_product_of(const nrd_qmodule *y);
 /* Whether a module has 8 bits instead, and whether it stays as it is. m NULL: no. */
 bool nrd_qmix_is_wide(const nrd_qmix *m, const nrd_qmodule *y);
 bool nrd_qmix_leaves(const nrd_qmix *m, const nrd_qmodule *y);

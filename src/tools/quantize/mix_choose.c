@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Choosing the modules that get more bits. */
+#include "tools/quantize/mix.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "base/progress.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct part { /* the modules of a layer that one product has */
+    int64_t n_weights;
+    double error; /* of those, each counted by its size, if they are not wide */
+    double power; /* of their results */
+    double gain;  /* for a weight, of wide ones */
+    size_t at;
+} part;
+
+/* Of a weight in groups, with the group's scale and zero point; a row's scale is not counted. */
+static double bits_of(const nrd_qgrid *g)
+{
+    return g->group > 0 ? g->bits + (16.0 + (g->symmetric ? 0 : g->bits)) / (double)g->group : g->bits;
+}
+
+static float round_input(nrd_qround how, float x, float step)
+{
+    return step * (how == NRD_QROUND_E4M3 ? nrd_f8e4m3_to_f32(nrd_f32_to_f8e4m3(x / step)) : rintf(x / step));
+}
+
+/* What rounded inputs make the results of y be off by, as a share of a token's, the mean of the tokens that were kept. What columns
+ * are off by is taken to be independent. squares[cols]: of the weights' columns. */
+static double input_error(const nrd_qscheme *s, const nrd_qinput *in, const double *squares)
+{
+    const float top = s->inputs == NRD_QROUND_E4M3 ? 448.0f : 127.0f;
+    double sum = 0;
+
+    for (int64_t t = 0; t < in->n_rows; t++) {
+        const float *x = in->rows + t * in->cols;
+        double off = 0, all = 0;
+        float most = 0;
+        for (int64_t c = 0; c < in->cols; c++) {
+            most = fmaxf(most, s->static_inputs ? in->max_abs[c] : fabsf(x[c]));
+        }
+        for (int64_t c = 0; c < in->cols && most > 0; c++) {
+            const double by = (double)(round_input(s->inputs, x[c], most / top) - x[c]);
+            off += squares[c] * by * by;
+            all += squares[c] * (double)x[c] * (double)x[c];
+        }
+        sum += all > 0 ? off / all : 0;
+    }
+    return in->n_rows > 0 ? sum / (double)in->n_rows : 0;
+}
+
+static nrd_error *add_input_error(nrd_qresult_module *y, const nrd_qscheme *s, const nrd_qinput *in)
+{
+    nrd_error *err = NULL;
+    double *squares = NULL;
+    float *row = NULL;
+
+    NRD_NEW_GOTO(squares, y->rows.cols, err, done);
+    NRD_NEW_GOTO(row, y->rows.cols, err, done);
+    for (int64_t r = 0; r < y->rows.rows; r++) {
+        nrd_qgrid_row(&y->grid, &y->rows, r, row);
+        for (int64_t c = 0; c < y->rows.cols; c++) {
+            squares[c] += (double)row[c] * (double)row[c];
+        }
+    }
+    y->error += input_error(s, in, squares);
+done:
+    free(squares);
+    free(row);
+    return err;
+}
+
+/* What rounding to the nearest does to the modules of a layer. */
+static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q,
+                                nrd_qcalibration *c, int32_t layer, bool rounds_inputs)
+{
+    nrd_error *err = NULL;
+    nrd_qresult r = {0};
+    nrd_qinput *inputs = NULL;
+    nrd_qcache *cache = NULL; /* its scales do not depend on the choice */
+    nrd_qsettings nearest = *s;
+
+    nearest.scheme.method = rounds_inputs && s->scheme.method == NRD_QMETHOD_SMOOTH ? NRD_QMETHOD_SMOOTH : NRD_QMETHOD_RTN;
+    nearest.gptq = false;
+    nearest.mix = NULL;
+    NRD_TRY(nrd_qcalibration_layer(c, layer, &inputs, &cache));
+    NRD_TRY(nrd_qlayer_quantize(&r, m, &nearest, q, q->layers[layer].first, q->layers[layer].n, &q->layers[layer], inputs, NULL));
+    for (size_t i = 0; i < r.n; i++) {
+        nrd_qresult_module *y = &r.modules[i];
+        const int product = nrd_qmix_product_of(y->module);
+        if (product >= 0) {
+            const int64_t n = y->rows.rows * y->rows.cols;
+            if (rounds_inputs && y->module->input < NRD_PRODUCTS) {
+                const int input = q->layers[layer].reads_as[y->module->input];
+                NRD_TRY_GOTO(add_input_error(y, &s->scheme, &inputs[input]), err, done);
+            }
+            parts[product].n_weights += n;
+            parts[product].error += (double)n * y->error;
+            parts[product].power += y->power;
+        }
+    }
+done:
+    nrd_qresult_fini(&r);
+    return err;
+}
+
+/* added: what blocks added before, squared. */
+static void weigh_layer(part *parts, double *added)
+{
+    static const int ends[] = {NRD_PRODUCT_DENSE, NRD_PRODUCT_DOWN}; /* what a block adds */
+    for (int b = 0; b < 2; b++) {
+        const double power = parts[ends[b]].power;
+        *added += power;
+        for (int p = ends[b] - 1; p <= ends[b]; p++) {
+            if (parts[p].n_weights > 0) {
+                const double share = *added > 0 && power > 0 ? power / *added : 1;
+                const double n = (double)parts[p].n_weights;
+                parts[p].gain = parts[p].error / n * share / n;
+            }
+        }
+    }
+}
+
+static int by_gain(const void *a, const void *b)
+{
+    const part *x = a, *y = b;
+    return x->gain > y->gain ? -1 : x->gain < y->gain ? 1 : x->at < y->at ? -1 : x->at > y->at;
+}
+
+static nrd_error *spend(nrd_qmix *out, part *parts, size_t n, const nrd_qsettings *s, const nrd_qmodules *q, double bits)
+{
+    const double narrow = bits_of(&s->scheme.grid);
+    double all = 0, used = 0;
+
+    if (bits < narrow) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--auto_quantize_bits %g: %s alone has %.3f bits a weight, with its scales; ask "
+                          "for more", bits, s->scheme.name, narrow);
+    }
+    for (size_t i = 0; i < q->n; i++) {
+        all += (double)q->modules[i].src->dims[0] * (double)q->modules[i].src->dims[1];
+    }
+    used = all * narrow;
+    qsort(parts, n, sizeof *parts, by_gain);
+    for (size_t i = 0; i < n; i++) {
+        if (parts[i].n_weights == 0) {
+            continue;
+        }
+        out->n++;
+        const double extra = (double)parts[i].n_weights * (out->wide_bits - narrow);
+        if (used + extra <= bits * all) {
+            used += extra;
+            out->wide[parts[i].at] = true;
+            out->n_wide++;
+        }
+    }
+    out->bits = all > 0 ? used / all : 0;
+    return NULL;
+}
+
+nrd_error *nrd_qmix_choose(nrd_qmix *out, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q, nrd_qcalibration *c,
+                           double bits)
+{
+    nrd_error *err = NULL;
+    const size_t n = (size_t)q->n_layers * NRD_PRODUCTS;
+    double added = 0;
+    part *parts = NULL;
+    nrd_progress *bar = NULL;
+
+    *out = (nrd_qmix){.wide_bits = 2 * s->scheme.grid.bits};
+    const bool rounds_inputs = out->wide_bits == 16 && s->scheme.inputs != NRD_QROUND_NOT;
+    NRD_NEW_GOTO(out->wide, n, err, done);
+    NRD_NEW_GOTO(parts, n, err, done);
+    bar = nrd_progress_new_of("measuring", (uint64_t)q->n_layers, "layers");
+    for (int32_t layer = 0; layer < q->n_layers; layer++) {
+        part *here = parts + (size_t)layer * NRD_PRODUCTS;
+        NRD_TRY_GOTO(measure_layer(here, m, s, q, c, layer, rounds_inputs), err, done);
+        weigh_layer(here, &added);
+        nrd_progress_add(bar, 1);
+    }
+    for (size_t i = 0; i < n; i++) {
+        parts[i].at = i;
+    }
+    if (rounds_inputs) {
+        nrd_qcalibration_forget(c); /* scales have divided its inputs */
+    }
+    err = spend(out, parts, n, s, q, bits);
+done:
+    if (bar) {
+        nrd_progress_done(bar);
+    }
+    free(parts);
+    if (err) {
+        nrd_qmix_fini(out);
+    }
+    return err;
+}
