@@ -1,32 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A round: the draft model proposes tokens, tensorrt_llm keeps those that it would have written and adds
  * one. Each round's prompt is the answer so far, whose blocks both models have in their prefix caches. */
-#include "backends/bls/flow_internal.h"
+#include "backends/bls/drafts_internal.h"
 
 #include "nereid/llm_tensors.h"
 
 #include <limits.h>
 #include <string.h>
-
-struct bls_drafts {
-    int32_t n_draft;    /* tokens that a round proposes at the most */
-    bool use_logits;    /* the draft model's logits decide what is kept, not only its tokens */
-    int32_t min_length; /* the client's, in new tokens */
-    int32_t n_prompt, n_ids, max_ids;
-    int32_t max_prompt; /* tokens that a round's prompt has at most, as far as answers told it */
-    bool is_rest;       /* the round in flight has no draft and is the last one */
-    int32_t *ids;     /* [max_ids] prompt and answer so far */
-    float *log_probs; /* [max_ids - n_prompt] of the answer's tokens, where the client asks for them */
-    int32_t n_log_probs;
-    float cum_log_prob, acceptance_rate;
-    int32_t n_proposed, n_accepted; /* of all rounds */
-    int64_t first_times[3]; /* of the first round, as first_time_names */
-    bool has_counts, has_log_probs, has_times;
-    bool has_draft; /* the request in flight, to tensorrt_llm */
-    int32_t n_asked;                          /* new tokens of the request in flight */
-    TRITONSERVER_InferenceResponse *response; /* of the request in flight, until its final flag; owns */
-    int64_t log_probs_shape[3];
-};
 
 /* Inputs of one request, which must outlive it. */
 typedef struct round_inputs {
@@ -113,19 +93,6 @@ TRITONSERVER_Error *nrd_bls_drafts_new(bls_flow *f)
     f->drafts->use_logits = number(f, "use_draft_logits", 0) != 0;
     f->drafts->min_length = min_length < 0 ? 0 : min_length < INT32_MAX ? (int32_t)min_length : INT32_MAX;
     return NULL;
-}
-
-void nrd_bls_drafts_free(bls_drafts *d)
-{
-    if (!d) {
-        return;
-    }
-    if (d->response) {
-        nrd_tb_log_error(TRITONSERVER_InferenceResponseDelete(d->response), "response");
-    }
-    free(d->ids);
-    free(d->log_probs);
-    free(d);
 }
 
 /* ---- a request of a round ---- */
@@ -438,14 +405,12 @@ static void count(bls_drafts *d, TRITONSERVER_InferenceResponse *r)
     }
 }
 
-static const char *const first_time_names[] = {"arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns"};
-
 static void keep_times(bls_drafts *d, TRITONSERVER_InferenceResponse *r)
 {
     tensor t;
     bool all = !d->has_times;
-    for (size_t i = 0; i < COUNT(first_time_names) && all; i++) {
-        all = nrd_bls_find_output(r, first_time_names[i], &t) && t.bytes >= sizeof *d->first_times;
+    for (size_t i = 0; i < NRD_BLS_FIRST_TIMES && all; i++) {
+        all = nrd_bls_find_output(r, nrd_bls_first_times[i], &t) && t.bytes >= sizeof *d->first_times;
         if (all) {
             d->first_times[i] = *(const int64_t *)t.data;
         }
@@ -588,41 +553,4 @@ void nrd_bls_drafts_start(bls_flow *f)
     } else {
         next_round(f);
     }
-}
-
-bool nrd_bls_drafts_output(bls_drafts *d, const char *name, tensor *out)
-{
-    static const int64_t one[] = {1, 1};
-    const struct {
-        const char *name;
-        TRITONSERVER_DataType dtype;
-        const void *data;
-        bool has;
-    } scalars[] = {
-        {"total_draft_tokens", TRITONSERVER_TYPE_INT32, &d->n_proposed, d->has_counts},
-        {"total_accepted_draft_tokens", TRITONSERVER_TYPE_INT32, &d->n_accepted, d->has_counts},
-        {"acceptance_rate", TRITONSERVER_TYPE_FP32, &d->acceptance_rate, d->has_counts},
-        {"cum_log_probs", TRITONSERVER_TYPE_FP32, &d->cum_log_prob, d->has_log_probs},
-    };
-
-    for (size_t i = 0; i < COUNT(scalars); i++) {
-        if (scalars[i].has && !strcmp(name, scalars[i].name)) {
-            *out = (tensor){name, scalars[i].dtype, one, 2, scalars[i].data, 4};
-            return true;
-        }
-    }
-    for (size_t i = 0; i < COUNT(first_time_names) && d->has_times; i++) {
-        if (!strcmp(name, first_time_names[i])) {
-            *out = (tensor){name, TRITONSERVER_TYPE_INT64, one, 2, &d->first_times[i], sizeof *d->first_times};
-            return true;
-        }
-    }
-    if (d->has_log_probs && !strcmp(name, "output_log_probs")) {
-        d->log_probs_shape[0] = d->log_probs_shape[1] = 1;
-        d->log_probs_shape[2] = d->n_log_probs;
-        *out = (tensor){name, TRITONSERVER_TYPE_FP32, d->log_probs_shape, 3, d->log_probs,
-                        (size_t)d->n_log_probs * sizeof *d->log_probs};
-        return true;
-    }
-    return false;
 }

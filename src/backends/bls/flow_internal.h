@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * backends/bls/flow_internal.h - what flow.c and drafts.c share of a request on its way.
+ * backends/bls/flow_internal.h - a request on its way, for the files that move it.
  *
  * Purpose   flow.c goes from model to model; drafts.c stands in the place of its second step where a draft
- *           model proposes tokens: it asks the two models in turns and leaves one answer.
+ *           model proposes tokens: it asks the two models in turns and leaves one answer. Each uses what stands before it:
+ *           life.c, requests.c, post.c, drafts.c, flow.c.
  */
 #ifndef NRD_BACKENDS_BLS_FLOW_INTERNAL_H
 #define NRD_BACKENDS_BLS_FLOW_INTERNAL_H
@@ -49,12 +50,37 @@ struct bls_flow {
     bls_drafts *drafts; /* owns; NULL: no draft model is asked */
 };
 
-/* ---- of flow.c ---- */
+/* ---- life.c ---- */
 
 void nrd_bls_flow_ref(bls_flow *f);
 void nrd_bls_flow_unref(bls_flow *f);
 /* Ends the flow once, with an error (which it takes) or the final flag. */
 void nrd_bls_flow_end(bls_flow *f, TRITONSERVER_Error *err);
+/* A request to a step: its id is the client's. Deleted by nrd_bls_inner_send on error. */
+TRITONSERVER_Error *nrd_bls_inner_new(bls_flow *f, const char *model,
+                                      TRITONSERVER_InferenceResponseCompleteFn_t on_response,
+                                      TRITONSERVER_InferenceRequestReleaseFn_t on_release, void *release_user,
+                                      TRITONSERVER_InferenceRequest **out);
+/* Sends it; where `err` is one, which it gives back, or sending fails, deletes it. */
+TRITONSERVER_Error *nrd_bls_inner_send(bls_flow *f, TRITONSERVER_InferenceRequest *r, TRITONSERVER_Error *err);
+/* What every on_release does at its end. */
+void nrd_bls_request_over(bls_flow *f, TRITONSERVER_InferenceRequest *r);
+/* on_release that does nothing else; user: the flow. */
+void nrd_bls_request_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *user);
+/* In the shape that the step declares. Borrows t->data until the request is released. */
+TRITONSERVER_Error *nrd_bls_add_input(TRITONSERVER_InferenceRequest *r, const nrd_tb_config *step,
+                                      const char *name, const tensor *t);
+tensor nrd_bls_tensor_of(const nrd_tb_tensor *t);
+bool nrd_bls_find_output(TRITONSERVER_InferenceResponse *r, const char *name, tensor *out);
+
+/* ---- requests.c ---- */
+
+typedef struct nrd_bls_map_row {
+    const char *from, *to;
+} nrd_bls_map_row;
+extern const nrd_bls_map_row nrd_bls_to_pre[]; /* inputs of preprocessing; ends with NULL */
+/* NULL: no row, of n or up to the one that ends the map. */
+const char *nrd_bls_map_name(const nrd_bls_map_row *map, size_t n, const char *from);
 /* A request to an inner model: its id, timeout and salts are the client's. Deleted by the caller on error. */
 TRITONSERVER_Error *nrd_bls_request_new(bls_flow *f, const char *model,
                                         TRITONSERVER_InferenceResponseCompleteFn_t on_response,
@@ -63,17 +89,17 @@ TRITONSERVER_Error *nrd_bls_request_new(bls_flow *f, const char *model,
 /* Sends a request that can be cancelled, or deletes it and ends the flow with `err`, which it takes. False: it
  * was not sent, and on_release is not called. */
 bool nrd_bls_request_send(bls_flow *f, TRITONSERVER_InferenceRequest *r, TRITONSERVER_Error *err);
-/* What every on_release does at its end. */
-void nrd_bls_request_over(bls_flow *f, TRITONSERVER_InferenceRequest *r);
 /* What preprocessing and the client have for that step, without the inputs named in skip (n). */
 TRITONSERVER_Error *nrd_bls_add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceRequest *r, nrd_bls_step step,
                                            const char *const *skip, size_t n);
+
+/* ---- post.c ---- */
+
 /* The outputs that the client or postprocessing asks for. */
 TRITONSERVER_Error *nrd_bls_add_llm_outputs(bls_flow *f, TRITONSERVER_InferenceRequest *r);
-/* In the shape that the step declares. Borrows t->data until the request is released. */
-TRITONSERVER_Error *nrd_bls_add_input(TRITONSERVER_InferenceRequest *r, const nrd_tb_config *step,
-                                      const char *name, const tensor *t);
-bool nrd_bls_find_output(TRITONSERVER_InferenceResponse *r, const char *name, tensor *out);
+void nrd_bls_answer_free(answer *a);
+/* Starts the next waiting answer; when none is left and tensorrt_llm is done, ends the flow. */
+void nrd_bls_post_next(bls_flow *f);
 /* The only answer of tensorrt_llm: goes through postprocessing, then the flow ends. Takes a. */
 void nrd_bls_flow_answer(bls_flow *f, answer *a);
 

@@ -2,6 +2,7 @@
  * The TRITONBACKEND entry points of the model "multimodal_encoders". */
 #include "backends/multimodal/encoders.h"
 
+#include "backends/util/entry.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -62,43 +63,14 @@ static void model_free(nrd_mm_model *m)
     free(m);
 }
 
-TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
+static TRITONSERVER_Error *model_init(nrd_mm_model *m, TRITONBACKEND_Model *model)
 {
-    (void)backend;
-    nrd_tb_use_server_log();
-    return NULL;
+    NRD_TB_TRY(nrd_tb_config_load(&m->config, model));
+    NRD_TB_TRY(read_table_type(m));
+    return open_encoder(m);
 }
 
-TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
-{
-    nrd_mm_model *m = calloc(1, sizeof *m);
-    if (!m) {
-        return nrd_tb_error(nrd_error_no_memory());
-    }
-    TRITONSERVER_Error *err = nrd_tb_config_load(&m->config, model);
-    err = err ? err : read_table_type(m);
-    err = err ? err : open_encoder(m);
-    err = err ? err : TRITONBACKEND_ModelSetState(model, m);
-    if (err) { /* no state was set: ModelFinalize finds nothing to free */
-        model_free(m);
-    }
-    return err;
-}
-
-TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
-{
-    nrd_mm_model *m = NULL;
-    NRD_TB_TRY(TRITONBACKEND_ModelState(model, (void **)&m));
-    if (m) {
-        model_free(m);
-    }
-    return NULL;
-}
-
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
-{
-    return nrd_tb_instance_share(instance);
-}
+NRD_TB_MODEL_ENTRIES(nrd_mm_model, model_init, model_free)
 
 /* ---- requests ---- */
 

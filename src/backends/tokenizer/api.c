@@ -2,6 +2,7 @@
  * The TRITONBACKEND entry points of the tokenizer backend. */
 #include "backends/tokenizer/pictures.h"
 
+#include "backends/util/entry.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -106,23 +107,11 @@ static TRITONSERVER_Error *find_role(nrd_tok_model *m)
 
 /* ---- entry points ---- */
 
-TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
+static void model_free(nrd_tok_model *m)
 {
-    (void)backend;
-    nrd_tb_use_server_log();
-    return NULL;
-}
-
-TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
-{
-    nrd_tok_model *m = NULL;
-    NRD_TB_TRY(TRITONBACKEND_ModelState(model, (void **)&m));
-    if (m) {
-        nrd_text_close(m->text);
-        nrd_tb_config_fini(&m->config);
-        free(m);
-    }
-    return NULL;
+    nrd_text_close(m->text);
+    nrd_tb_config_fini(&m->config);
+    free(m);
 }
 
 static TRITONSERVER_Error *model_init(nrd_tok_model *m, TRITONBACKEND_Model *model)
@@ -148,28 +137,7 @@ static TRITONSERVER_Error *model_init(nrd_tok_model *m, TRITONBACKEND_Model *mod
     return NULL;
 }
 
-TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
-{
-    nrd_tok_model *m = calloc(1, sizeof *m);
-    if (!m) {
-        return nrd_tb_error(nrd_error_no_memory());
-    }
-    TRITONSERVER_Error *err = model_init(m, model);
-    if (!err) {
-        err = TRITONBACKEND_ModelSetState(model, m);
-    }
-    if (err) { /* no state was set: ModelFinalize finds nothing to free */
-        nrd_text_close(m->text);
-        nrd_tb_config_fini(&m->config);
-        free(m);
-    }
-    return err;
-}
-
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
-{
-    return nrd_tb_instance_share(instance);
-}
+NRD_TB_MODEL_ENTRIES(nrd_tok_model, model_init, model_free)
 
 static bool run_one(const nrd_tok_model *m, TRITONBACKEND_Request *request, uint64_t *compute_start,
                     uint64_t *compute_end)

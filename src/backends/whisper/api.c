@@ -3,6 +3,7 @@
 #include "backends/whisper/hear.h"
 
 #include "audio/mel.h"
+#include "backends/util/entry.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -163,55 +164,15 @@ static void model_free(nrd_hear_model *m)
     free(m);
 }
 
-TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *backend)
+static TRITONSERVER_Error *model_init(nrd_hear_model *m, TRITONBACKEND_Model *model)
 {
-    (void)backend;
-    nrd_tb_use_server_log();
-    return NULL;
-}
-
-TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model)
-{
-    nrd_hear_model *m = calloc(1, sizeof *m);
-    if (!m) {
-        return nrd_tb_error(nrd_error_no_memory());
-    }
     pthread_mutex_init(&m->mu, NULL);
-    TRITONSERVER_Error *err = nrd_tb_config_load(&m->config, model);
-    err = err ? err : open_tokenizer(m, model);
-    err = err ? err : read_parameters(m);
-    err = err ? err : nrd_tb_inner_allocator(&m->allocator);
-    err = err ? err : nrd_tb_inflight_start(&m->inflight);
-    err = err ? err : TRITONBACKEND_ModelSetState(model, m);
-    if (err) { /* no state was set: ModelFinalize finds nothing to free */
-        model_free(m);
-    }
-    return err;
+    NRD_TB_TRY(nrd_tb_config_load(&m->config, model));
+    NRD_TB_TRY(open_tokenizer(m, model));
+    NRD_TB_TRY(read_parameters(m));
+    NRD_TB_TRY(nrd_tb_inner_allocator(&m->allocator));
+    return nrd_tb_inflight_start(&m->inflight);
 }
 
-TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model)
-{
-    nrd_hear_model *m = NULL;
-    NRD_TB_TRY(TRITONBACKEND_ModelState(model, (void **)&m));
-    if (m) {
-        model_free(m);
-    }
-    return NULL;
-}
-
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance *instance)
-{
-    return nrd_tb_instance_share(instance);
-}
-
-TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *instance,
-                                                       TRITONBACKEND_Request **requests,
-                                                       const uint32_t request_count)
-{
-    nrd_hear_model *m = NULL;
-    NRD_TB_TRY(TRITONBACKEND_ModelInstanceState(instance, (void **)&m));
-    for (uint32_t i = 0; i < request_count; i++) {
-        nrd_hear_start(m, instance, requests[i]);
-    }
-    return NULL;
-}
+NRD_TB_MODEL_ENTRIES(nrd_hear_model, model_init, model_free)
+NRD_TB_EXECUTE_EACH(nrd_hear_model, nrd_hear_start)
