@@ -63,7 +63,7 @@ void nrd_py_conn_kill(nrd_py_conn *c)
 /* ---- answers ---- */
 
 /* The thread that answered in it before is done with it: the stub has said so by asking again, which ThreadSanitizer does not see. */
-static nrd_py_slot *slot_of(const nrd_py_conn *c, uint32_t slot)
+static nrd_py_slot *answer_slot(const nrd_py_conn *c, uint32_t slot)
 {
     nrd_py_slot *s = &c->map.ctl->slots[slot];
     (void)atomic_load(&s->done);
@@ -75,7 +75,7 @@ void nrd_py_answer(nrd_py_conn *c, uint32_t slot, uint64_t a, uint64_t offset, u
     if (slot >= NRD_PY_SLOTS) {
         return;
     }
-    nrd_py_slot *s = slot_of(c, slot);
+    nrd_py_slot *s = answer_slot(c, slot);
     s->failed = 0;
     s->a = a;
     s->offset = offset;
@@ -91,7 +91,7 @@ void nrd_py_answer_error(nrd_py_conn *c, uint32_t slot, TRITONSERVER_Error *err)
     uint64_t offset = n ? nrd_py_heap_alloc(c->heap, n) : 0;
 
     if (slot < NRD_PY_SLOTS) {
-        nrd_py_slot *s = slot_of(c, slot);
+        nrd_py_slot *s = answer_slot(c, slot);
         if (offset) {
             memcpy(c->map.base + offset, text, n);
         }

@@ -9,6 +9,14 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+static void ended(nrd_py_conn *c)
+{
+    nrd_py_instance *in = nrd_py_conn_died(c);
+    if (in) {
+        nrd_py_instance_restart(in);
+    }
+}
+
 static void *monitor(void *arg)
 {
     nrd_py_backend *b = arg;
@@ -24,10 +32,7 @@ static void *monitor(void *arg)
             return NULL; /* stop_fd */
         }
         epoll_ctl(b->epoll, EPOLL_CTL_DEL, c->pidfd >= 0 ? c->pidfd : c->sock, NULL);
-        nrd_py_instance *in = nrd_py_conn_died(c);
-        if (in) {
-            nrd_py_instance_restart(in);
-        }
+        ended(c);
         nrd_py_conn_unref(c);
     }
 }
