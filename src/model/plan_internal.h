@@ -40,14 +40,12 @@ static inline bool nrd_plan_has_row_scales(nrd_dtype t)
 /* Sets the factors of the weight of this name (model/needs.h). UNSUPPORTED: its source is quantized. */
 nrd_error *nrd_plan_multiply(const nrd_model_spec *spec, const char *weight, nrd_plan_tensor *t) NRD_MUST_USE;
 
-/* ---- plan.c ---- */
+/* ---- plan_list.c ---- */
 
 /* Takes `t` into the plan; sets its name, rows and sizes. */
 nrd_error *nrd_plan_add(nrd_plan *p, nrd_plan_tensor *t, const char *name) NRD_MUST_USE;
 /* Another type for a tensor that was taken. */
 nrd_error *nrd_plan_retype(nrd_plan *p, nrd_plan_tensor *t, nrd_dtype dtype) NRD_MUST_USE;
-/* The source's tensor of this name, which then is used; NULL: there is none. */
-const nrd_src_tensor *nrd_plan_use(nrd_plan *p, const char *name);
 
 /* ---- plan_types.c ---- */
 
@@ -98,6 +96,8 @@ typedef struct nrd_plan_job {
 
 /* ---- plan_sources.c ---- */
 
+/* The source's tensor of this name, which then is used; NULL: there is none. */
+const nrd_src_tensor *nrd_plan_use(nrd_plan *p, const char *name);
 /* `pattern`: one name, or several with '|' between them; '*' is the layer. NULL: there is none. */
 const nrd_src_tensor *nrd_plan_lookup(nrd_plan *p, const char *pattern, int32_t layer);
 /* Sets src, n_src and stack. NOT_FOUND, INVALID_ARG: one is missing or has another shape. */

@@ -1,7 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Below source_access.c, which asks it: looks into the source itself. */
 #include "model/source_mtp.h"
 
 #include "base/str.h"
+#include "model/source_internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,15 +13,16 @@
 
 nrd_mtp_form nrd_mtp_form_of(const nrd_source *s)
 {
-    const bool gguf = nrd_source_get_kind(s) == NRD_SOURCE_GGUF;
+    const bool gguf = s->kind == NRD_SOURCE_GGUF;
+    const size_t n = s->n_ranks > 0 ? s->ranks[0].n : 0;
     char end[64];
 
-    if (!gguf && nrd_source_find(s, 0, APART "fc.weight")) {
+    if (!gguf && n > 0 && nrd_table_find(&s->ranks[0], APART "fc.weight")) {
         return NRD_MTP_APART;
     }
-    snprintf(end, sizeof end, gguf ? "blk.%d.nextn.eh_proj.weight" : "layers.%d.eh_proj.weight", nrd_source_spec(s)->n_layers);
-    for (size_t i = 0; i < nrd_source_n_tensors(s, 0); i++) {
-        if (nrd_str_has_suffix(nrd_source_tensor_at(s, 0, i)->name, end)) {
+    snprintf(end, sizeof end, gguf ? "blk.%d.nextn.eh_proj.weight" : "layers.%d.eh_proj.weight", s->spec.n_layers);
+    for (size_t i = 0; i < n; i++) {
+        if (nrd_str_has_suffix(s->ranks[0].tensors[i].name, end)) {
             return NRD_MTP_LAST;
         }
     }
@@ -33,7 +36,7 @@ bool nrd_mtp_has(const nrd_source *s, const char *name)
     if (nrd_str_has_prefix(name, APART)) {
         return true;
     }
-    snprintf(layer, sizeof layer, nrd_source_get_kind(s) == NRD_SOURCE_GGUF ? "blk.%d." : "layers.%d.", nrd_source_spec(s)->n_layers);
+    snprintf(layer, sizeof layer, s->kind == NRD_SOURCE_GGUF ? "blk.%d." : "layers.%d.", s->spec.n_layers);
     const char *at = strstr(name, layer);
     return at && (at == name || at[-1] == '.');
 }
