@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/order.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -587,23 +588,29 @@ const nrd_gguf_value *nrd_gguf_value_at(const nrd_gguf *g, size_t i)
     return i < g->n_values ? &g->values[i] : NULL;
 }
 
+typedef struct sought {
+    const nrd_gguf *in;
+    const char *name;
+    size_t n;
+} sought;
+
+static int against_value(const void *key, uint32_t index)
+{
+    const sought *k = key;
+    const nrd_gguf_span *is = &k->in->values[index].key;
+    return compare_spans(k->name, k->n, is->data, is->n);
+}
+
+static int against_tensor(const void *key, uint32_t index)
+{
+    const sought *k = key;
+    return strcmp(k->name, k->in->tensors[index].name);
+}
+
 const nrd_gguf_value *nrd_gguf_find(const nrd_gguf *g, const char *key)
 {
-    size_t lo = 0, hi = g->n_values, n = strlen(key);
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        const nrd_gguf_value *v = &g->values[g->value_order[mid]];
-        int c = compare_spans(key, n, v->key.data, v->key.n);
-        if (!c) {
-            return v;
-        }
-        if (c < 0) {
-            hi = mid;
-        } else {
-            lo = mid + 1;
-        }
-    }
-    return NULL;
+    const int64_t i = nrd_order_find(g->value_order, g->n_values, against_value, &(sought){g, key, strlen(key)});
+    return i < 0 ? NULL : &g->values[i];
 }
 
 size_t nrd_gguf_n_tensors(const nrd_gguf *g)
@@ -618,21 +625,8 @@ const nrd_gguf_tensor *nrd_gguf_tensor_at(const nrd_gguf *g, size_t i)
 
 const nrd_gguf_tensor *nrd_gguf_find_tensor(const nrd_gguf *g, const char *name)
 {
-    size_t lo = 0, hi = g->n_tensors;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        const nrd_gguf_tensor *t = &g->tensors[g->tensor_order[mid]];
-        int c = strcmp(name, t->name);
-        if (!c) {
-            return t;
-        }
-        if (c < 0) {
-            hi = mid;
-        } else {
-            lo = mid + 1;
-        }
-    }
-    return NULL;
+    const int64_t i = nrd_order_find(g->tensor_order, g->n_tensors, against_tensor, &(sought){g, name, 0});
+    return i < 0 ? NULL : &g->tensors[i];
 }
 
 /* One number of any type. Unsigned 64-bit values above INT64_MAX saturate as integers. */

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/order.h"
 #include "base/str.h"
 
 #include <stdio.h>
@@ -297,23 +298,21 @@ const nrd_safetensor *nrd_safetensors_at(const nrd_safetensors *s, size_t i)
     return i < s->n ? &s->tensors[i] : NULL;
 }
 
+typedef struct sought {
+    const nrd_safetensors *in;
+    const char *name;
+} sought;
+
+static int against(const void *key, uint32_t index)
+{
+    const sought *k = key;
+    return strcmp(k->name, k->in->tensors[index].name);
+}
+
 const nrd_safetensor *nrd_safetensors_find(const nrd_safetensors *s, const char *name)
 {
-    size_t lo = 0, hi = s->n;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        const nrd_safetensor *t = &s->tensors[s->order[mid]];
-        int c = strcmp(name, t->name);
-        if (!c) {
-            return t;
-        }
-        if (c < 0) {
-            hi = mid;
-        } else {
-            lo = mid + 1;
-        }
-    }
-    return NULL;
+    const int64_t i = nrd_order_find(s->order, s->n, against, &(sought){s, name});
+    return i < 0 ? NULL : &s->tensors[i];
 }
 
 const char *nrd_safetensors_metadata(const nrd_safetensors *s, const char *key)

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/numa.h"
+#include "base/order.h"
 #include "model/arch.h"
 #include "model/engine_internal.h"
 
@@ -585,23 +586,21 @@ const char *nrd_engine_device(const nrd_engine *e)
     return e->device;
 }
 
+typedef struct sought {
+    const nrd_engine *in;
+    const char *name;
+} sought;
+
+static int against(const void *key, uint32_t index)
+{
+    const sought *k = key;
+    return strcmp(k->name, k->in->names + k->in->entries[index].name_offset);
+}
+
 const nrd_weight *nrd_engine_weight(const nrd_engine *e, const char *name)
 {
-    size_t lo = 0, hi = e->n;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        uint32_t i = e->order[mid];
-        int c = strcmp(name, e->names + e->entries[i].name_offset);
-        if (!c) {
-            return &e->weights[i];
-        }
-        if (c < 0) {
-            hi = mid;
-        } else {
-            lo = mid + 1;
-        }
-    }
-    return NULL;
+    const int64_t i = nrd_order_find(e->order, e->n, against, &(sought){e, name});
+    return i < 0 ? NULL : &e->weights[i];
 }
 
 size_t nrd_engine_n_weights(const nrd_engine *e)
