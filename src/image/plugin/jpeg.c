@@ -84,47 +84,14 @@ static void cmyk_row(const uint8_t *from, int32_t width, bool inverted, uint8_t 
     }
 }
 
-bool nrd_jpeg_size(const uint8_t *bytes, size_t n, int32_t *out_width, int32_t *out_height, char *why, size_t why_n)
-{
-    reader *r = malloc(sizeof *r);
-    if (!r) {
-        snprintf(why, why_n, "there is no memory for it");
-        return false;
-    }
-    begin(r, why, why_n);
-    if (setjmp(r->back)) {
-        jpeg_destroy_decompress(&r->c);
-        free(r);
-        return false;
-    }
-    open_reader(r, bytes, n);
-    *out_width = (int32_t)r->c.image_width;
-    *out_height = (int32_t)r->c.image_height;
-    jpeg_destroy_decompress(&r->c);
-    free(r);
-    return true;
-}
-
 /* One row of four inks; freed with the picture. */
 static JSAMPARRAY ink_row(reader *r, int32_t width)
 {
     return r->c.mem->alloc_sarray((j_common_ptr)&r->c, JPOOL_IMAGE, (JDIMENSION)width * 4, 1);
 }
 
-bool nrd_jpeg_decode(const uint8_t *bytes, size_t n, int32_t width, int32_t height, uint8_t *rgb, char *why, size_t why_n)
+static void read_rows(reader *r, int32_t width, int32_t height, uint8_t *rgb)
 {
-    reader *r = malloc(sizeof *r);
-    if (!r) {
-        snprintf(why, why_n, "there is no memory for it");
-        return false;
-    }
-    begin(r, why, why_n);
-    if (setjmp(r->back)) {
-        jpeg_destroy_decompress(&r->c);
-        free(r);
-        return false;
-    }
-    open_reader(r, bytes, n);
     jpeg_start_decompress(&r->c);
     const bool inks = r->c.out_color_space == JCS_CMYK;
     JSAMPARRAY ink = inks ? ink_row(r, width) : NULL;
@@ -136,11 +103,44 @@ bool nrd_jpeg_decode(const uint8_t *bytes, size_t n, int32_t width, int32_t heig
         }
     }
     jpeg_finish_decompress(&r->c);
-    const bool whole = !r->is_cut;
+}
+
+/* The size, and where `rgb` is one the picture, of a size that is known by then. */
+static bool read_picture(const uint8_t *bytes, size_t n, int32_t *width, int32_t *height, uint8_t *rgb, char *why, size_t why_n)
+{
+    reader *r = malloc(sizeof *r);
+    if (!r) {
+        snprintf(why, why_n, "there is no memory for it");
+        return false;
+    }
+    begin(r, why, why_n);
+    if (setjmp(r->back)) {
+        jpeg_destroy_decompress(&r->c);
+        free(r);
+        return false;
+    }
+    open_reader(r, bytes, n);
+    if (rgb) {
+        read_rows(r, *width, *height, rgb);
+    } else {
+        *width = (int32_t)r->c.image_width;
+        *height = (int32_t)r->c.image_height;
+    }
+    const bool whole = !rgb || !r->is_cut;
     if (!whole) {
         snprintf(why, why_n, "it ends early");
     }
     jpeg_destroy_decompress(&r->c);
     free(r);
     return whole;
+}
+
+bool nrd_jpeg_size(const uint8_t *bytes, size_t n, int32_t *out_width, int32_t *out_height, char *why, size_t why_n)
+{
+    return read_picture(bytes, n, out_width, out_height, NULL, why, why_n);
+}
+
+bool nrd_jpeg_decode(const uint8_t *bytes, size_t n, int32_t width, int32_t height, uint8_t *rgb, char *why, size_t why_n)
+{
+    return read_picture(bytes, n, &width, &height, rgb, why, why_n);
 }
