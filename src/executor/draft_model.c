@@ -80,7 +80,7 @@ static nrd_error *check_model(const nrd_exec *x, const nrd_model_spec *m, const 
 
 static int32_t pass_tokens(const nrd_exec *x)
 {
-    const int32_t n_slots = x->lim.max_batch_size * x->lim.max_beam_width;
+    const int32_t n_slots = nrd_exec_max_entries(x);
     const int32_t n = x->lim.max_num_tokens < PASS_TOKENS ? x->lim.max_num_tokens : PASS_TOKENS;
     return n > n_slots ? n : n_slots;
 }
@@ -91,7 +91,7 @@ static nrd_error *open_runner(nrd_exec *x, nrd_draft_model *d)
         .compute_f32 = x->cfg.compute_dtype == NRD_DTYPE_F32,
         .deterministic = x->cfg.deterministic,
         .max_tokens = pass_tokens(x),
-        .max_entries = x->lim.max_batch_size * x->lim.max_beam_width,
+        .max_entries = nrd_exec_max_entries(x),
         .max_top = 1,
         .max_context = x->lim.max_seq_len,
         .block_tokens = x->info.tokens_per_block,
@@ -161,7 +161,7 @@ nrd_error *nrd_exec_draft_start(nrd_exec *x)
     const nrd_drafter_config dc = {
         .max_draft = x->speculative.max_draft,
         .pass_tokens = pass_tokens(x),
-        .max_entries = x->lim.max_batch_size * x->lim.max_beam_width,
+        .max_entries = nrd_exec_max_entries(x),
         .max_context = max_context(x, d),
         .n_blocks = n_blocks,
         .block_tokens = x->info.tokens_per_block,

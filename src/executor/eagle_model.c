@@ -101,18 +101,6 @@ fail:
     return err;
 }
 
-static int32_t max_entries(const nrd_exec *x)
-{
-    return x->lim.max_batch_size * x->lim.max_beam_width;
-}
-
-/* Outputs of a pass: of a tree's level no more than the draft has nodes. */
-static int32_t max_rows(const nrd_exec *x)
-{
-    const int32_t drafted = nrd_exec_draft_rows(x);
-    return drafted > max_entries(x) ? drafted : max_entries(x);
-}
-
 static int32_t max_passes(const nrd_exec *x)
 {
     const nrd_medusa_choices *c = &x->eagle->choices;
@@ -123,7 +111,7 @@ static int32_t max_passes(const nrd_exec *x)
 static int32_t pass_tokens(const nrd_exec *x)
 {
     const int32_t n = x->lim.max_num_tokens < PASS_TOKENS ? x->lim.max_num_tokens : PASS_TOKENS;
-    return n > max_rows(x) ? n : max_rows(x);
+    return n > nrd_exec_draft_outputs(x) ? n : nrd_exec_draft_outputs(x);
 }
 
 /* How many tokens behind each place the drafts may have, and the choices. */
@@ -157,9 +145,9 @@ nrd_error *nrd_exec_eagle_open(nrd_exec *x)
     NRD_TRY(read_choices(x));
     NRD_TRY(nrd_eagle_net_new(&m->net, x->runner, m->heads, m->mtp,
                               &(nrd_eagle_net_config){.max_tokens = pass_tokens(x),
-                                                      .max_entries = max_entries(x),
-                                                      .max_rows = max_rows(x),
-                                                      .n_outputs = max_rows(x) * (max_passes(x) > 2 ? max_passes(x) : 2),
+                                                      .max_entries = nrd_exec_max_entries(x),
+                                                      .max_rows = nrd_exec_draft_outputs(x),
+                                                      .n_outputs = nrd_exec_draft_outputs(x) * (max_passes(x) > 2 ? max_passes(x) : 2),
                                                       .n_best = m->n_best,
                                                       .quantize = x->speculative.quantize}));
     nrd_exec_log(x, 2, "%s: %.0f MB of weights, %d tokens of a draft",
@@ -187,9 +175,9 @@ nrd_error *nrd_exec_eagle_start(nrd_exec *x)
         .top_k = x->speculative.top_k,
         .choices = m->choices.n > 0 ? &m->choices : NULL,
         .n_best = m->n_best,
-        .max_rows = max_rows(x),
+        .max_rows = nrd_exec_draft_outputs(x),
         .pass_tokens = pass_tokens(x),
-        .max_entries = max_entries(x),
+        .max_entries = nrd_exec_max_entries(x),
         .step_tokens = x->lim.max_num_tokens,
         .max_context = x->lim.max_seq_len,
         .n_blocks = n_blocks,

@@ -319,6 +319,12 @@ nrd_error *nrd_exec_check_config(const nrd_exec_config *c) NRD_MUST_USE;
 /* What the caller asked for, within what the engine was built for: x->lim. Needs x->engine and x->encoder. */
 void nrd_exec_settle_limits(nrd_exec *x);
 int32_t nrd_exec_draft_rows(const nrd_exec *x); /* draft tokens of a step, at most */
+static inline int32_t nrd_exec_max_entries(const nrd_exec *x)
+{
+    return x->lim.max_batch_size * x->lim.max_beam_width;
+}
+/* Rows of a pass that drafts, at most: of a tree's or a search's level no more than the drafts have nodes. */
+int32_t nrd_exec_draft_outputs(const nrd_exec *x);
 int32_t nrd_exec_longest_chain(const nrd_exec *x); /* tokens of a draft of speculative_config; 0: there are none, or they are trees */
 
 /* cache_size.c */

@@ -178,3 +178,9 @@ int32_t nrd_exec_draft_rows(const nrd_exec *x)
     const int32_t most = longest > MAX_DRAFT_ROWS ? longest : MAX_DRAFT_ROWS;
     return all < most ? (int32_t)all : most;
 }
+
+int32_t nrd_exec_draft_outputs(const nrd_exec *x)
+{
+    const int32_t drafted = nrd_exec_draft_rows(x), entries = nrd_exec_max_entries(x);
+    return drafted > entries ? drafted : entries;
+}

@@ -54,7 +54,7 @@ nrd_error *nrd_exec_medusa_start(nrd_exec *x)
     }
     const uint64_t weights = nrd_extra_heads_bytes(m->heads);
     x->info.weight_bytes += weights;
-    return nrd_medusa_new(&m->medusa, m->heads, &m->choices, x->lim.max_batch_size * x->lim.max_beam_width,
+    return nrd_medusa_new(&m->medusa, m->heads, &m->choices, nrd_exec_max_entries(x),
                           nrd_sched_costs(x->sched), (float)((double)weights / (double)nrd_engine_weight_bytes(x->engine)));
 }
 

@@ -53,7 +53,7 @@ static double streamed_share(nrd_exec *x)
 static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
-    int32_t n_slots = x->lim.max_batch_size * x->lim.max_beam_width;
+    int32_t n_slots = nrd_exec_max_entries(x);
     int32_t top = x->lim.max_beam_width > 1 ? 2 * x->lim.max_beam_width : 1;
     nrd_runner_config rc = {
         .kv_dtype = x->cfg.kv_dtype,

@@ -34,18 +34,6 @@ fail:
     return err;
 }
 
-static int32_t max_entries(const nrd_exec *x)
-{
-    return x->lim.max_batch_size * x->lim.max_beam_width;
-}
-
-/* Beams of a level: no more than the drafts have nodes. */
-static int32_t max_rows(const nrd_exec *x)
-{
-    const int32_t drafted = nrd_exec_draft_rows(x);
-    return drafted > max_entries(x) ? drafted : max_entries(x);
-}
-
 nrd_error *nrd_exec_redrafter_open(nrd_exec *x)
 {
     const nrd_exec_speculative *c = &x->speculative;
@@ -54,7 +42,7 @@ nrd_error *nrd_exec_redrafter_open(nrd_exec *x)
     if (!m) {
         return NULL;
     }
-    NRD_TRY(nrd_redrafter_net_new(&m->net, x->runner, m->file, max_rows(x), c->top_k, c->quantize));
+    NRD_TRY(nrd_redrafter_net_new(&m->net, x->runner, m->file, nrd_exec_draft_outputs(x), c->top_k, c->quantize));
     nrd_exec_log(x, 2, "ReDrafter: %.0f MB of weights, %d beams of %d tokens, trees of up to %d", (double)nrd_redrafter_net_bytes(m->net) / 1e6,
                  c->top_k, c->depth, c->max_draft);
     return NULL;
@@ -74,8 +62,8 @@ nrd_error *nrd_exec_redrafter_start(nrd_exec *x)
                              &(nrd_redrafter_config){.max_draft = c->max_draft,
                                                      .n_beams = c->top_k,
                                                      .length = c->depth,
-                                                     .max_rows = max_rows(x),
-                                                     .max_entries = max_entries(x),
+                                                     .max_rows = nrd_exec_draft_outputs(x),
+                                                     .max_entries = nrd_exec_max_entries(x),
                                                      .model_costs = nrd_sched_costs(x->sched),
                                                      .share = (float)((double)weights / (double)nrd_engine_weight_bytes(x->engine))});
 }

@@ -111,7 +111,7 @@ static int32_t longest_prompt(const nrd_exec *x)
     if (x->encoder) {
         return x->lim.max_encoder_input;
     }
-    const int32_t room = x->lim.max_num_tokens - x->lim.max_batch_size * x->lim.max_beam_width;
+    const int32_t room = x->lim.max_num_tokens - nrd_exec_max_entries(x);
     int32_t n = x->lim.max_input_len - nrd_exec_encoder_room(x);
     if (nrd_vision_get_spec(x->vision)->sees_prompt && x->spec->sliding_window > 0 && x->spec->sliding_window < n) {
         n = x->spec->sliding_window; /* behind it transformers sees the whole prompt, where the window here would end */
