@@ -105,6 +105,7 @@ SAME = {
     **_same_quantized("llama", "ct-mxfp8", "modelopt-mxfp8", dtype="float32"),
     **_same_quantized("llama", "ct-mxfp4", "modelopt-w4a8-mxfp4"),
     **_same_quantized("llama", "fp8", "modelopt-fp8-blocks", dtype="float32"),
+    **_same_quantized("llama", "fp8", "modelopt-fp8-real", dtype="float32"),
     **_same_quantized("llama", "gptq-8-row", "modelopt-w8a16"),
     **_same_quantized("llama", "gptq-8-row", "modelopt-w8a8"),
     **_same_quantized("llama", "gptq-4", "modelopt-w4a8"),

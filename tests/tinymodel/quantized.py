@@ -301,8 +301,9 @@ def modelopt(stem, w, recipe):
         return {**modelopt(stem, w.w, recipe), f"{stem}.pre_quant_scale": w.scale.view("V4")}
     if recipe.get("kind") == "mxfp8":
         return compressed(stem, w, recipe)
-    if recipe["algo"] == "fp8_pb_wo":
-        return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale": w.scales[:, None, :, None].view("V4")}
+    if recipe["algo"].startswith("fp8_pb"):
+        scales = w.scales if recipe["algo"] == "fp8_pb_real" else w.scales[:, None, :, None]
+        return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale": scales.view("V4")}
     if isinstance(w, Integers) and w.bits == 8:
         out = {f"{stem}.weight": (w.codes - 128).astype(np.int8), f"{stem}.weight_scale": w.scales[:, 0].astype(np.float32).view("V4")}
         return out if recipe["algo"] == "W8A16" else {**out, f"{stem}.input_scale": np.asarray(np.float32(0.02)).view("V4")}
@@ -451,6 +452,7 @@ RECIPES = {
     "modelopt-w4a8-nvfp4": {"form": "modelopt", "algo": "W4A8_NVFP4_FP8", "kind": "nvfp4", "group": 32},
     "modelopt-w4a8-mxfp4": {"form": "modelopt", "algo": "W4A8_MXFP4_FP8", "kind": "mxfp4"},
     "modelopt-fp8-blocks": {"form": "modelopt", "algo": "fp8_pb_wo", "block": [128, 128]},
+    "modelopt-fp8-real": {"form": "modelopt", "algo": "fp8_pb_real", "block": [128, 128]},
     "modelopt-w8a16": {"form": "modelopt", "algo": "W8A16", "bits": 8, "group": -1, "sym": True},
     "modelopt-w8a8": {"form": "modelopt", "algo": "W8A8_SQ_PER_CHANNEL", "bits": 8, "group": -1, "sym": True},
     "modelopt-awq": {"form": "modelopt", "algo": "W4A16_AWQ", "bits": 4, "group": 128, "sym": True},

@@ -6,7 +6,7 @@
  *   NVFP4, W4A16_NVFP4, NVFP4_AWQ   weight U8 [out, in / 2], weight_scale E4M3 [out, in / 16], times weight_scale_2
  *   W4A8_NVFP4_FP8                  likewise with weight_scale [out, in / 32]
  *   W4A8_MXFP4_FP8, mxfp4           weight U8 [out, in / 2], weight_scale E8M0 [out, in / 32]
- *   fp8_pb_wo                       weight E4M3, weight_scale [out / 128, 1, in / 128, 1]
+ *   fp8_pb_wo, fp8_pb_real          weight E4M3, weight_scale [out / 128, 1, in / 128, 1] and [out / 128, in / 128]
  *   W8A16, W8A8_SQ_PER_CHANNEL      weight I8, weight_scale [out]; W8A8 has input_scale, and its inputs are int8
  *   W4A16_AWQ, W4A8_AWQ             weight U8 [out / 2, in]: two rows' signed nibbles, the lower one first; weight_scale
  *                                   [out, groups]; W4A8's weight_scale_2 says how those become FP8, and changes no number
@@ -24,6 +24,7 @@
 #include <string.h>
 
 #define W8A8 "W8A8_SQ_PER_CHANNEL"
+#define REAL_BLOCKS "fp8_pb_real"
 
 /* What each form calls a weight's parts. */
 typedef struct {
@@ -151,18 +152,20 @@ static nrd_error *weight_checkpoint(nrd_quant *q, const char *stem, nrd_quant_we
 
 static nrd_error *open_modelopt(nrd_quant *q, const nrd_json *config)
 {
-    static const char *const known[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "fp8_pb_wo", "MXFP8", "NVFP4", "W4A16_NVFP4", "NVFP4_AWQ",
+    static const char *const known[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "fp8_pb_wo", REAL_BLOCKS, "MXFP8", "NVFP4", "W4A16_NVFP4", "NVFP4_AWQ",
                                         "W4A8_NVFP4_FP8", "W4A8_MXFP4_FP8", "mxfp4", "W4A16_AWQ", "W4A8_AWQ", "W8A16", W8A8, "MIXED_PRECISION"};
     const nrd_json *algo = nrd_json_get(config, "quant_algo");
     const char *name = nrd_json_str(algo, "");
 
-    nrd_quant_settings_of(q)->int8_inputs = !strcmp(name, W8A8);
+    nrd_quant_settings *s = nrd_quant_settings_of(q);
+    s->int8_inputs = !strcmp(name, W8A8);
+    s->block_rows = s->block_cols = !strcmp(name, REAL_BLOCKS) ? 128 : 0;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (!strcmp(name, known[i])) {
             return NULL;
         }
     }
-    return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, fp8_pb_wo, MXFP8, NVFP4, W4A16_NVFP4, NVFP4_AWQ, "
+    return nrd_quant_refuse("quant_algo", algo, "FP8, FP8_PER_CHANNEL_PER_TOKEN, fp8_pb_wo, " REAL_BLOCKS ", MXFP8, NVFP4, W4A16_NVFP4, NVFP4_AWQ, "
                             "W4A8_NVFP4_FP8, W4A8_MXFP4_FP8, mxfp4, W4A16_AWQ, W4A8_AWQ, W8A16, " W8A8 ", MIXED_PRECISION");
 }
 
