@@ -260,5 +260,6 @@ int main(int argc, char **argv)
         return end("help", 0);
     }
     i = find_verb(argv[2]);
-    return i < 0 ? unknown_verb(argv[2]) : end("help", verbs[i].run(2, (char *[]){argv[2], help, NULL}));
+    char *more = argc > 3 ? argv[3] : NULL; /* as in `bench serve` */
+    return i < 0 ? unknown_verb(argv[2]) : end("help", verbs[i].run(more ? 3 : 2, (char *[]){argv[2], more ? more : help, more ? help : NULL, NULL}));
 }

@@ -14,6 +14,12 @@
 
 static const nrd_tool_table *current; /* of the verb that runs */
 
+/* As it is typed: `nereid bench serve` has a table of its own. */
+static const char *typed(const nrd_tool_table *t)
+{
+    return strcmp(t->verb, "bench_serve") == 0 ? "bench serve" : t->verb;
+}
+
 static void put_name(nrd_str *out, const nrd_opt *o)
 {
     nrd_str_puts(out, "--");
@@ -24,7 +30,7 @@ static void put_name(nrd_str *out, const nrd_opt *o)
 
 static void say_ignored(const nrd_opt *o)
 {
-    fprintf(stderr, "nereid %s: --%s has no effect%s%s\n", current->verb, o->name, o->help ? ": " : "",
+    fprintf(stderr, "nereid %s: --%s has no effect%s%s\n", typed(current), o->name, o->help ? ": " : "",
             o->help ? o->help : "");
 }
 
@@ -125,7 +131,7 @@ int nrd_tool_parse(const nrd_tool_table *table, int argc, char **argv, void *val
         return 0;
     }
     put_fault(&text, &f, "--help");
-    fprintf(stderr, "nereid %s: %s\n", table->verb, nrd_str_cstr(&text));
+    fprintf(stderr, "nereid %s: %s\n", typed(table), nrd_str_cstr(&text));
     nrd_str_fini(&text);
     nrd_error_free(f.error);
     return 2;
@@ -139,7 +145,7 @@ nrd_error *nrd_tool_read(const nrd_tool_table *table, int argc, char **argv, voi
     if (f.kind == NRD_OPT_FINE) {
         return NULL;
     }
-    snprintf(help, sizeof help, "nereid %s --help", table->verb);
+    snprintf(help, sizeof help, "nereid %s --help", typed(table));
     put_fault(&text, &f, help);
     nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s", nrd_str_cstr(&text));
     nrd_str_fini(&text);

@@ -40,6 +40,11 @@ def test_names_are_not_guessed(verb):
             assert r.returncode == 2 and "unknown option" in r.stderr, cut
 
 
+def test_bench_serve_is_called_as_it_is_typed():
+    assert nereid("help", "bench", "serve").stdout == nereid("bench", "serve", "--help").stdout != nereid("help", "bench").stdout
+    assert nereid("bench", "serve", "--num_request", "3").stderr.startswith("nereid bench serve: unknown option --num_request; did you mean")
+
+
 def test_what_was_meant_is_said():
     assert "did you mean --temperature" in nereid("run", "m", "--temprature", "1").stderr
     assert "did you mean --http-thread-count" in nereid("serve", "m", "--http_tread_count=1").stderr
