@@ -183,7 +183,7 @@ def test_an_unknown_name_is_told_the_right_ones_and_one_must_be_given(serve):
     status, answer = complete(s, "D")
     assert status == 404 and all(f"`{m}`" in answer["error"]["message"] for m in ("A", "B", "org/C"))
     status, answer = s.request("/v1/completions", {"prompt": PROMPT})
-    assert status == 400 and answer["error"]["param"] == "model"
+    assert status == 400 and answer["error"]["param"] == "model" and "GET /v1/models lists them" in answer["error"]["message"]
     text(s, "A")
     assert s.request("/tokenize", {"prompt": PROMPT})[0] == 400  # also when only one is loaded
     assert s.request("/tokenize", {"model": "B", "prompt": PROMPT})[0] == 200

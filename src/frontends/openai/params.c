@@ -445,7 +445,7 @@ static nrd_error *cut_prompts(nrd_oai_request *r, const nrd_json *root)
 static nrd_error *find_model(nrd_oai_request *r, const nrd_json *name)
 {
     if (!nrd_json_is(name, NRD_JSON_STRING) && (nrd_oai_given(name) || !nrd_oai_takes_any_name(r->o, r->req))) {
-        return nrd_oai_bad("model", "must be the name of a model");
+        return nrd_oai_bad("model", nrd_oai_given(name) ? "must be the name of a model" : "is missing, and this server has not one model alone: GET /v1/models lists them");
     }
     return r->model ? NULL : nrd_oai_find_only(r->o, r->req, name, &r->model); /* the form may have asked already */
 }
