@@ -358,8 +358,10 @@ static nrd_error *check_several_options(const nrd_serve_options *o)
     if (o->template && (o->n_words > 1 || o->n_templates > 0)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--chat-template: of several models say which one: --chat-template MODEL=FILE");
     }
-    return one ? nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: is for one model that stays loaded; of several each has its own files, and is "
-                            "named with NAME=PATH", one)
+    return one ? nrd_errorf(NRD_ERR_INVALID_ARG, "--%s: is for one model that stays loaded; %s", one,
+                            !strcmp(one, "served-model-name") ? "several get their names where they are given, as NAME=PATH"
+                            : !strcmp(one, "tokenizer-dir")   ? "several have theirs in the folder of each"
+                                                              : "give that one alone")
                : NULL;
 }
 

@@ -131,6 +131,14 @@ def test_a_chat_template_of_no_model_is_refused(folders, templates, says):
     assert r.returncode in (1, 2) and r.stderr.decode() == f"nereid serve: --chat-template: {says}\n"
 
 
+@pytest.mark.parametrize("option, value, says", [
+    ("served-model-name", "x", "several get their names where they are given, as NAME=PATH"), ("lora", "x=/tmp", "give that one alone"),
+    ("tokenizer-dir", "/tmp", "several have theirs in the folder of each")])
+def test_what_is_about_one_model_says_what_several_have_instead(folders, option, value, says):
+    r = subprocess.run([ROOT / "build/bin/nereid", "serve", *words(folders), f"--{option}", value], capture_output=True, text=True, timeout=60)
+    assert r.returncode in (1, 2) and r.stderr == f"nereid serve: --{option}: is for one model that stays loaded; {says}\n"
+
+
 def test_a_chat_template_of_the_only_model_has_no_name(folders):
     r = subprocess.run([ROOT / "build/bin/nereid", "serve", folders["A"], "--chat-template", "A=chatml"], capture_output=True, timeout=60)
     assert r.returncode == 2 and r.stderr == b"nereid serve: --chat-template: one model is served; MODEL= before the file is for several\n"
