@@ -324,6 +324,23 @@ def test_of_eight_bits_a_budget_leaves_what_is_most_off(home, tmp_path, arch, na
     run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e")
 
 
+def put_quiet_layer(path):
+    """Norms behind the blocks of the second layer (Gemma) let a 250th of them through."""
+    spec = make_model.SPECS["gemma3"]
+    made = {name: x.copy() for name, x in make_model.weights.build(spec).items()}
+    for name in ("post_attention_layernorm", "post_feedforward_layernorm"):
+        made[f"model.layers.1.{name}.weight"][:] = -0.996
+    hf_folder.write_safetensors(str(path / "model.safetensors"), make_model.stored_tensors(spec, made), "bfloat16")
+
+
+@pytest.mark.parametrize("words", ["int4_wo --awq_block_size 32 --auto_quantize_bits 5.5", "int8_sq --auto_quantize_bits 10"])
+def test_a_budget_leaves_out_what_a_norm_behind_it_makes_small(tmp_path, words):
+    report = quantize(folder(tmp_path / "m", "gemma3", put_quiet_layer), tmp_path / "q", *words.split())
+    bits = {m["name"]: m["bits"] for layer in report["layers"] for m in layer["modules"]}
+    wide = [m for m, n in bits.items() if n == 8] if words.startswith("int4") else [m["name"] for m in report["kept"] if "budget" in m["reason"]]
+    assert wide and not any(".layers.1." in m for m in wide)
+
+
 def test_experts_are_calibrated_with_the_tokens_that_they_get(home, tmp_path):
     assert quantize(home / "qwen3_moe", tmp_path / "q", "int8_wo")["kl_divergence"] < 0.02
     made = {name: quantize(home / "qwen3_moe", tmp_path / name, name, "--awq_block_size", 18)

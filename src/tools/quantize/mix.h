@@ -4,7 +4,7 @@
  * Purpose   A budget of bits a weight is spent where it helps most. The calibration says what each product is off by with
  *           weights to the nearest, as a share of its result, and of 8 bits with its inputs rounded as well, behind
  *           SmoothQuant's scales; how much that matters is estimated by how large what its block
- *           (attention, or MLP) adds is beside all that blocks added before. Most error for a weight goes first. Modules
+ *           (attention, or MLP) adds, behind the norm where one follows it, is beside all that blocks added before. Most error for a weight goes first. Modules
  *           that read one input are chosen together, and all experts of a layer, so that their weights can stay one matrix.
  * Owner     One thread chooses; then any may read.
  * Errors    INVALID_ARG: a budget that the narrow format alone exceeds. Else what the calibration says.

@@ -7,12 +7,14 @@
 #include "base/progress.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct part { /* the modules of a layer that one product has */
     int64_t n_weights;
     double error; /* of those, each counted by its size, if they are not wide */
-    double power; /* of their results */
+    double power; /* of their results, behind a norm where one follows */
     double gain;  /* for a weight, of wide ones */
     size_t at;
 } part;
@@ -73,6 +75,57 @@ done:
     return err;
 }
 
+/* Where a norm stands behind a block (Gemma), a token is added as large as the norm's weights are, squared and summed, whatever the block's
+ * results are. *out 0: there is no such norm. */
+static nrd_error *normed_power(const nrd_qmodules *q, int32_t layer, const char *block, double *out)
+{
+    nrd_error *err = NULL;
+    char name[96];
+    const nrd_src_tensor *src = NULL;
+    double one = 0;
+    float *weights = NULL;
+
+    *out = 0;
+    snprintf(name, sizeof name, "transformer.layers.%d.post_%s_layernorm.weight", layer, block);
+    for (size_t i = 0; i < nrd_plan_n_tensors(q->plan) && !src; i++) {
+        const nrd_plan_tensor *t = nrd_plan_at(q->plan, i);
+        src = !strcmp(t->name, name) && t->n_parts == 1 ? t->parts[0].src : NULL;
+        one = t->flags & NRD_RULE_ADD_ONE ? 1 : 0;
+    }
+    if (!src || src->packed || src->n_dims != 1) {
+        return NULL;
+    }
+    NRD_NEW_GOTO(weights, src->dims[0], err, done);
+    for (int64_t i = 0; nrd_dequantize_row(src->dtype, src->data, weights, src->dims[0]) && i < src->dims[0]; i++) {
+        *out += ((double)weights[i] + one) * ((double)weights[i] + one);
+    }
+done:
+    free(weights);
+    return err;
+}
+
+/* parts[NRD_PRODUCTS] of a layer: what its blocks add where norms stand behind them. */
+static nrd_error *take_norms(part *parts, const nrd_qmodules *q, int32_t layer, const nrd_qinput *inputs)
+{
+    static const struct {
+        nrd_exec_product end;
+        const char *name;
+    } blocks[] = {{NRD_PRODUCT_DENSE, "attention"}, {NRD_PRODUCT_DOWN, "feedforward"}};
+    int64_t n_tokens = 0; /* each block sees all, experts and what is excluded tell none */
+
+    for (int p = 0; p < NRD_PRODUCTS; p++) {
+        n_tokens = inputs[p].n_tokens > n_tokens ? inputs[p].n_tokens : n_tokens;
+    }
+    for (int b = 0; b < 2; b++) {
+        double one = 0;
+        NRD_TRY(normed_power(q, layer, blocks[b].name, &one));
+        if (one > 0 && n_tokens > 0) {
+            parts[blocks[b].end].power = one * (double)n_tokens;
+        }
+    }
+    return NULL;
+}
+
 /* What rounding to the nearest does to the modules of a layer. */
 static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q,
                                 nrd_qcalibration *c, int32_t layer, bool rounds_inputs)
@@ -102,6 +155,7 @@ static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *
             parts[product].power += y->power;
         }
     }
+    err = take_norms(parts, q, layer, inputs);
 done:
     nrd_qresult_fini(&r);
     return err;
