@@ -176,7 +176,7 @@ def test_embeddings_of_another_width_are_refused(name, change, part, tmp_path):
 @pytest.mark.parametrize("change, part", [
     ({"moe_every_n_layers": 1}, "'moe_every_n_layers'"), ({"activation_function": "swiglu"}, "'qkv_proj_bias'"), ({"num_experts": None}, "'num_experts'"),
     ({"activation_function": "swiglu", "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False}, "beside an MLP that is not gated"),
-    ({"mlp_fc2_bias": False}, "must be alike"), ({"moe_top_k": 6}, "num_experts_per_tok"), ({"num_experts": 4}, "mlp.router.layer"),
+    ({"mlp_fc2_bias": False}, "must be alike"), ({"moe_top_k": 6}, "moe_top_k must be between 1 and 5"), ({"num_experts": 4}, "mlp.router.layer"),
     ({"num_shared_experts": 1}, "'num_shared_experts'"), ({"moe_normalize_expert_weights": True}, "'moe_normalize_expert_weights'"),
 ])
 def test_another_mixture_of_nomic_is_refused(change, part, tmp_path):
