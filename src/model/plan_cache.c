@@ -20,15 +20,11 @@ static const char *const names[][2] = {
  * shape than one number, [n_heads] or [n_heads, 1, 1]. */
 static nrd_error *find_scales(const nrd_src_tensor *t, int64_t n_heads, int64_t first, int64_t n_own, nrd_plan_part *out)
 {
-    int64_t n = 1;
-
     *out = (nrd_plan_part){0};
     if (!t || !t->data || !nrd_plan_is_float(t->dtype)) {
         return NULL;
     }
-    for (int d = 0; d < t->n_dims; d++) {
-        n *= t->dims[d];
-    }
+    const int64_t n = (int64_t)nrd_src_tensor_numbers(t);
     if (n != 1 && (n != n_heads || t->dims[0] != n)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %lld scales; expected one, or one for each of %lld heads of keys",
                           t->name, (long long)n, (long long)n_heads);

@@ -45,6 +45,16 @@ typedef struct nrd_src_tensor {
     const char *type_name; /* as the file calls its type, for messages */
 } nrd_src_tensor;
 
+/* How many elements it has; readers have seen to it that they are counted by 64 bits. */
+static inline uint64_t nrd_src_tensor_numbers(const nrd_src_tensor *t)
+{
+    uint64_t n = 1;
+    for (int d = 0; d < t->n_dims; d++) {
+        n *= (uint64_t)t->dims[d];
+    }
+    return n;
+}
+
 nrd_error *nrd_source_open(nrd_source **out, const char *path) NRD_MUST_USE;
 /* Random weights, the same for the same seed. `config_path`: config.json of a Hugging Face model
  * or of a checkpoint, or a folder that holds one. */

@@ -235,11 +235,7 @@ nrd_error *nrd_inspect_source(const char *path, const nrd_inspect_options *o)
         nrd_plan *plan = nrd_inspect_plan(s, r);
         for (size_t i = 0; i < nrd_source_n_tensors(s, r); i++) {
             const nrd_src_tensor t = nrd_inspect_tensor(plan, nrd_source_tensor_at(s, r, i));
-            uint64_t n = 1;
-            for (int d = 0; d < t.n_dims; d++) {
-                n *= (uint64_t)t.dims[d];
-            }
-            mix_add(&m, t.dtype, n, t.data_bytes);
+            mix_add(&m, t.dtype, nrd_src_tensor_numbers(&t), t.data_bytes);
         }
         nrd_plan_free(plan);
     }

@@ -50,11 +50,7 @@ void nrd_model_facts_read(nrd_model_facts *out, const char *path, const char *di
         for (size_t i = 0; i < nrd_source_n_tensors(s, r); i++) {
             const nrd_src_tensor *t = nrd_source_tensor_at(s, r, i);
             const nrd_dtype type = (unsigned)t->dtype < NRD_DTYPE_COUNT_ ? t->dtype : NRD_DTYPE_NONE;
-            uint64_t n = 1;
-            for (int d = 0; d < t->n_dims; d++) {
-                n *= (uint64_t)t->dims[d];
-            }
-            out->parameters += n;
+            out->parameters += nrd_src_tensor_numbers(t);
             bytes[type] += t->data_bytes;
             most = bytes[type] > bytes[most] ? type : most;
         }

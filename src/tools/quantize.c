@@ -275,11 +275,7 @@ static uint64_t source_bytes(const job *j, uint64_t *out_numbers)
     *out_numbers = 0;
     for (size_t i = 0; i < nrd_source_n_tensors(j->src, 0); i++) {
         const nrd_src_tensor *t = nrd_source_tensor_at(j->src, 0, i);
-        uint64_t numbers = 1;
-        for (int d = 0; d < t->n_dims; d++) {
-            numbers *= (uint64_t)t->dims[d];
-        }
-        *out_numbers += numbers;
+        *out_numbers += nrd_src_tensor_numbers(t);
         n += t->data_bytes;
     }
     return n;

@@ -239,11 +239,7 @@ static nrd_error *add_tensor(shard *s, nrd_qmath *m, const nrd_src_tensor *t, co
     s->from[s->n++] = t->data;
     for (size_t i = 0; r && i < r->n_tensors; i++) {
         if (r->tensors[i].src == t) {
-            size_t count = 1;
-            for (int d = 0; d < t->n_dims; d++) {
-                count *= (size_t)t->dims[d];
-            }
-            return nrd_qpack_floats(r->tensors[i].data, count, t->dtype, &one->data);
+            return nrd_qpack_floats(r->tensors[i].data, (size_t)nrd_src_tensor_numbers(t), t->dtype, &one->data);
         }
     }
     return t->data ? NULL : nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' is quantized already", t->name);

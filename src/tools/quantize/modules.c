@@ -102,10 +102,7 @@ static char *module_name(const nrd_src_tensor *src)
 
 int nrd_qmodules_bits(const nrd_src_tensor *t)
 {
-    uint64_t n = 1;
-    for (int d = 0; d < t->n_dims; d++) {
-        n *= (uint64_t)t->dims[d];
-    }
+    const uint64_t n = nrd_src_tensor_numbers(t);
     return n > 0 ? (int)(8 * t->data_bytes / n) : 0;
 }
 
