@@ -35,9 +35,9 @@ static bool is_video_of_rows(const nrd_vision_spec *s, const nrd_exec_request *i
     return in->image_sizes && in->n_videos == 0 && s->takes_videos && s->tiled && count_token(in, s->video.token) == 1 && count_places(s, in) == 0;
 }
 
-static bool is_video(const nrd_vision_spec *s, const nrd_exec_request *in, int32_t id)
+static bool has_videos(const nrd_vision_spec *s, const nrd_exec_request *in)
 {
-    return s->takes_videos && id == s->video.token && (in->n_videos > 0 || is_video_of_rows(s, in));
+    return in->n_videos > 0 || is_video_of_rows(s, in);
 }
 
 /* Of the tower, that a video becomes. */
@@ -144,7 +144,7 @@ static nrd_error *read_all(nrd_pictures *p, const nrd_vision_spec *s, const nrd_
     for (int32_t i = 0; in->n_videos > 0 && i < in->n_input_ids; i++) {
         if (in->input_ids[i] == s->image_token) {
             NRD_TRY(read_picture(p, s, in, picture++, max_ids));
-        } else if (is_video(s, in, in->input_ids[i])) {
+        } else if (in->input_ids[i] == s->video.token) {
             do {
                 NRD_TRY(read_group(p, s, in, &r, max_ids));
             } while (p->pictures[p->n - 1].goes_on);
@@ -228,7 +228,7 @@ static nrd_error *count_ids(nrd_pictures *p, const nrd_vision_spec *s, const nrd
     const bool of_frames = is_video_of_rows(s, in);
     *out_single = of_frames || places == in->n_images;
     const int32_t n = *out_single ? p->n_tokens : p->n_rows;
-    const int64_t total = (int64_t)in->n_input_ids - places - (in->n_videos > 0 || of_frames ? count_token(in, s->video.token) : 0) + n;
+    const int64_t total = (int64_t)in->n_input_ids - places - (has_videos(s, in) ? count_token(in, s->video.token) : 0) + n;
 
     if (!*out_single && places != p->n_rows) {
         return wrong_places(s, in, places);
@@ -340,6 +340,7 @@ static void put_axes(nrd_pictures *p, const nrd_vision_spec *s, const nrd_pictur
 /* The prompt with rows, and what tells pictures apart. */
 static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_exec_request *in, int32_t vocab, bool single)
 {
+    const bool videos = has_videos(s, in);
     int32_t to = 0, row = 0, next = 0, picture = 0;
     nrd_error *err = NULL;
 
@@ -353,7 +354,7 @@ static nrd_error *expand(nrd_pictures *p, const nrd_vision_spec *s, const nrd_ex
         return NULL;
     }
     for (int32_t i = 0; i < in->n_input_ids;) {
-        if (in->input_ids[i] != s->image_token && !is_video(s, in, in->input_ids[i])) {
+        if (in->input_ids[i] != s->image_token && !(videos && in->input_ids[i] == s->video.token)) {
             for (int a = 0; p->axes && a < NRD_ROPE_AXES; a++) {
                 p->axes[(size_t)to * NRD_ROPE_AXES + (size_t)a] = next;
             }
