@@ -63,6 +63,16 @@ def awq(w, recipe):
     return {"qweight": out.qweight, "qzeros": out.qzeros, "scales": out.scales.half()}
 
 
+def auto_round(w, recipe):
+    """auto-round's layers without GPTQ's or AWQ's names; what those have is compared as their own."""
+    if recipe["packing"] != "auto_round" or w.bits not in (2, 4, 8):
+        return {}
+    out = module("auto_round_extension.torch.qlinear_torch").QuantLinear(w.bits, recipe["group"], w.codes.shape[1], w.codes.shape[0], False)
+    out.device = "cpu"
+    out.pack(linear(w), torch.from_numpy(w.scales.astype(np.float32)), torch.from_numpy(w.zeros.astype(np.float32)), device="cpu")
+    return {"qweight": out.qweight, "qzeros": out.qzeros, "scales": out.scales}
+
+
 def compressed(w, recipe):
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
@@ -131,7 +141,7 @@ def bnb(w, recipe):
     return {}
 
 
-LIBRARIES = {"modelopt": modelopt, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
+LIBRARIES = {"auto_round": auto_round, "modelopt": modelopt, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
 
 
 def check_mxfp4(arch):

@@ -45,6 +45,7 @@ def write(folder, recipe, change=lambda tensors, fields: None, arch="llama", dty
 TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q4_0", "gptq-8": "q8_0",
          "gptq-p-3": "q4_0", "gptq-p-4": "q4_0", "gptq-p-5": "q5_0", "gptq-p-6": "q8_0", "gptq-p-7": "q8_0", "gptq-p-8": "q8_0",
          "gptq-8-row": "int8", "gptq-4-row": "q4_0", "gptq-4-order": "q4_0", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
+         "auto-round": "q4_0", "auto-round-asym": "q4_1", "auto-round-awq": "q4_1", "auto-round-5": "q5_0", "auto-round-mxfp4": "q5_0",
          "fp8": "fp8_b128", "fp8-tensor": "fp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "q4_0", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "nvfp4", "ct-mxfp4": "q5_0",
          "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0", "modelopt-w4a8-nvfp4": "nvfp4", "modelopt-w4a8-mxfp4": "q5_0", "modelopt-fp8-blocks": "fp8_b128", "modelopt-fp8-real": "fp8_b128",
@@ -68,17 +69,41 @@ def logprobs(folder, tmp_path):
     return np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:])
 
 
-@pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7"])
+@pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7", "auto-round-5"])
 def test_bits_that_no_golden_has_mean_their_numbers(recipe, tmp_path):
-    """GPTQModel's planes, beside a folder of the floats that they stand for."""
+    """Beside a folder of the floats that they stand for."""
     meant = write(tmp_path / "q", recipe, dtype="float32")
+    check_numbers(tmp_path, meant, 1e-4)
+
+
+def check_numbers(tmp_path, meant, tolerance):
+    """The folder `q` gives the log probabilities of one of floats."""
     spec = SPECS["llama"]
     (tmp_path / "f").mkdir()
     hf_folder.write_safetensors(tmp_path / "f/model.safetensors", make_model.stored_tensors(spec, meant), "float32")
     hf_folder.write_json(tmp_path / "f/config.json", make_model.config_json(spec, "float32"))
     said = [logprobs(tmp_path / folder, tmp_path) for folder in ("q", "f")]
-    assert np.abs(said[0] - said[1]).max() < 1e-4
+    assert np.abs(said[0] - said[1]).max() < tolerance
     assert np.ptp(said[1]) > 1
+
+
+@pytest.mark.parametrize("recipe, other, rules", [
+    ("gptq-4", {"bits": 8}, {"dynamic": {r"+:.*\.down_proj": {"bits": 8}, r"-:.*\.lm_head": {}}}),
+    ("gptq-4", {"bits": 3, "group": 32}, {"dynamic": {r".*\.down_proj": {"bits": 3, "group_size": 32}}}),
+    ("auto-round", {"bits": 8, "group": -1}, {"extra_config": {r".*down_proj": {"bits": 8, "group_size": -1}}}),
+    ("auto-round-awq", {"group": 128}, {"extra_config": {r".*down_proj": {"group_size": 128}}})])
+def test_a_module_may_have_bits_and_groups_of_its_own(recipe, other, rules, tmp_path):
+    floats, own = weights.build(SPECS["llama"]), {}
+
+    def change(tensors, fields):
+        for name in [name for name in floats if name.endswith("down_proj.weight")]:
+            kind = {**quantized.RECIPES[recipe], **other}
+            w = quantized.weight_of(name, floats[name], kind)
+            tensors.update({k: np.ascontiguousarray(x) for k, x in quantized.FORMS[kind["form"]][0](name[:-len(".weight")], w, kind).items()})
+            own[name] = w.dequantized()
+        fields.update(rules)
+    meant = write(tmp_path / "q", recipe, change, dtype="float32")
+    check_numbers(tmp_path, {**meant, **own}, 2e-2 if recipe == "auto-round-awq" else 1e-4)
 
 
 def test_experts_of_mxfp4_stay_in_four_bits(tmp_path):
@@ -520,7 +545,21 @@ LIES = [
     ("gptq-p-5", field(bits=3), "down_proj.qweight' has shape"),
     ("gptq-p-5", put("qzeros", lambda x: x[:, :-1]), f"'{LAYER}.qzeros' has shape [8, 39], expected [8, 40]"),
     ("gptq-4", field(pack_dtype="int16"), "pack_dtype 'int16' is not supported"),
-    ("gptq-4", field(dynamic={"+:.*mlp.*": {"bits": 8}}), "the rule '+:.*mlp.*' of 'dynamic' is not supported"),
+    ("gptq-4", field(dynamic={"+:.*mlp.*": {"format": "marlin"}}), "the rule '+:.*mlp.*' of 'dynamic' has 'format', which is not supported"),
+    ("gptq-4", lambda t, f: [field(dynamic={"+:.*mlp.*": {"bits": 8}})(t, f), put("scales", lambda x: x[:3])(t, f)],
+     f"'{LAYER}.scales' has 3 groups, which do not divide 512 columns"),
+    ("gptq-4", lambda t, f: [field(dynamic={"+:.*mlp.*": {"bits": 8}})(t, f), put("qzeros", lambda x: x[:, :-1])(t, f)],
+     f"'{LAYER}.qzeros' has shape [4, 31], expected [4, 32]"),
+    ("auto-round", field(data_type="mx_int"), "data_type 'mx_int' is not supported; known: int"),
+    ("auto-round", field(extra_config={"model.layers.0.mlp.up_proj": {"data_type": "nvfp4_v2"}}), "data_type 'nvfp4_v2' is not supported"),
+    ("auto-round", field(rotation_config={"block_size": 32}), "rotation_config 'object' is not supported; known: none"),
+    ("auto-round", field(packing_format="mlx"), "packing_format 'mlx' is not supported; known: auto_round:auto_gptq"),
+    ("auto-round", field(act_bits=8), "act_bits '8' is not supported; known: 16, with data_type int"),
+    ("auto-round", field(fmt="e5m2"), "fmt 'e5m2' is not supported"),
+    ("auto-round", field(group_size=[128]), "group_size 'array' is not supported"),
+    ("auto-round", field(bits=1), "'bits' must be a whole number from 2 to 8"),
+    ("auto-round-awq", field(bits=8), "bits '8' is not supported; known: 4, with packing_format auto_round:auto_awq"),
+    ("auto-round", without("scales"), f"tensor '{LAYER}.scales' is missing"),
     ("gptq-4", field(quant_method="aqlm"), "quant_method 'aqlm' is not supported; known: gptq, awq"),
     ("awq", put("scales", at((0, 3), np.nan)), f"'{LAYER}.scales' has the scale nan for row 3, group 0"),
     ("awq", put("qzeros", lambda x: x[:1]), f"'{LAYER}.qzeros' has shape [1, 32], expected [8, 32]"),

@@ -215,6 +215,21 @@ def gptq_config(recipe):
     return {**config, "checkpoint_format": "gptq_p" if recipe.get("planes") else "gptq_v2" if recipe.get("v2") else "gptq"}
 
 
+def auto_round(stem, w, recipe):
+    """AutoRound in its own packing: integers as GPTQ or AWQ have them, floats as compressed-tensors."""
+    if recipe.get("kind"):
+        return compressed(stem, w, recipe)
+    if "awq" in recipe["packing"]:
+        return awq(stem, w, {**recipe, "version": "gemm"})
+    return {k: x for k, x in gptq(stem, w, {**recipe, "v2": "gptq" not in recipe["packing"]}).items() if not k.endswith(".g_idx")}
+
+
+def auto_round_config(recipe):
+    kind = {"data_type": "mx_fp", "act_bits": 4, "act_data_type": "mx_fp", "group_size": 32, "sym": True, "bits": 4}
+    kind = kind if recipe.get("kind") else {"data_type": "int", "bits": recipe["bits"], "group_size": recipe["group"], "sym": recipe["sym"]}
+    return {"quant_method": "auto-round", "packing_format": recipe["packing"], "iters": 200, "autoround_version": "0.16.1", **kind}
+
+
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # which of eight rows lies in nibble i
 
 
@@ -351,7 +366,7 @@ def bnb_config(recipe):
 
 
 FORMS = {"modelopt": (modelopt, modelopt_config), "bnb": (bnb, bnb_config), "gptq": (gptq, gptq_config), "awq": (awq, awq_config), "fp8": (fp8, fp8_config),
-         "compressed": (compressed, compressed_config)}
+         "compressed": (compressed, compressed_config), "auto_round": (auto_round, auto_round_config)}
 
 
 def weight_of(name, x, recipe):
@@ -429,6 +444,11 @@ RECIPES = {
     "gptq-4-32": {"form": "gptq", "bits": 4, "group": 32, "sym": False},
     "awq": {"form": "awq", "bits": 4, "group": 64, "sym": False, "version": "gemm"},
     "awq-gemv": {"form": "awq", "bits": 4, "group": 64, "sym": False, "version": "gemv"},
+    "auto-round": {"form": "auto_round", "packing": "auto_round:auto_gptq", "bits": 4, "group": 128, "sym": True},
+    "auto-round-asym": {"form": "auto_round", "packing": "auto_round", "bits": 4, "group": 64, "sym": False},
+    "auto-round-awq": {"form": "auto_round", "packing": "auto_round:auto_awq", "bits": 4, "group": 64, "sym": False},
+    "auto-round-5": {"form": "auto_round", "packing": "auto_round:auto_gptq", "bits": 5, "group": 32, "sym": True},
+    "auto-round-mxfp4": {"form": "auto_round", "packing": "auto_round:llm_compressor", "kind": "mxfp4"},
     "fp8": {"form": "fp8", "block": [128, 128]},
     "fp8-tensor": {"form": "fp8", "block": [-1, -1]},
     "ct-4": {"form": "compressed", "format": "pack-quantized", "bits": 4, "group": 128, "sym": True},

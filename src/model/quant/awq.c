@@ -73,7 +73,7 @@ static nrd_error *weight_gemm(nrd_quant_weight *w, const nrd_quant_settings *s)
     w->cols = w->codes.dims[0];
     w->rows = w->codes.dims[1] * 8;
     NRD_TRY(nrd_quant_shape(&w->codes, NRD_DTYPE_I32, w->cols, w->rows / 8));
-    NRD_TRY(nrd_quant_groups(w, s->group_size));
+    NRD_TRY(nrd_quant_own_groups(w, s));
     NRD_TRY(nrd_quant_shape(&w->zeros, NRD_DTYPE_I32, w->n_groups, w->rows / 8));
     NRD_TRY(nrd_quant_shape(&w->scales, NRD_DTYPE_NONE, w->n_groups, w->rows));
     w->scale_row = 1;

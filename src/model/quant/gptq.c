@@ -6,7 +6,8 @@
  *   g_idx   int32 [in]                    the group of each column; may be missing
  * checkpoint_format "gptq" keeps zero points less one, "gptq_v2" as they are; both have 2, 3, 4 or 8 bits. "gptq_p" (GPTQModel 7) has
  * 2 to 8, zero points as they are, and each 32 codes as planes of 8, 4, 2 or 1 bits, the low bits first, so that no code lies in
- * two words. */
+ * two words. Rules for single modules (`dynamic`) may change their bits and groups, which the shapes say: zero points have
+ * out * bits bits for each group. */
 #include "model/quant/quant.h"
 
 #include <string.h>
@@ -57,14 +58,22 @@ static int zero_less_one(const nrd_quant_weight *w, int64_t row, int64_t group)
     return (zero_as_is(w, row, group) + 1) & ((1 << w->bits) - 1); /* zero - 1 was cut to `bits` bits */
 }
 
-/* GPTQModel's rules for single modules: those that only leave modules out ("-:") need nothing here. */
-static nrd_error *check_dynamic(const nrd_json *rules)
+/* GPTQModel's rules for single modules: those that leave modules out ("-:") need nothing here, and others must not change how codes lie. */
+static nrd_error *check_dynamic(const nrd_json *rules, nrd_quant_settings *s)
 {
-    for (size_t i = 0; i < nrd_json_len(rules); i++) {
-        const char *rule = nrd_json_is(rules, NRD_JSON_OBJECT) ? rules->child[i].key : "";
-        if (strncmp(rule, "-:", 2) != 0) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization_config: the rule '%s' of 'dynamic' is not "
-                              "supported; only rules that leave modules out (\"-:\") are", rule);
+    static const char *const layout[] = {"format", "checkpoint_format", "method", "quant_method", "pack_dtype"};
+
+    for (size_t i = 0; i < nrd_json_len(rules) && nrd_json_is(rules, NRD_JSON_OBJECT); i++) {
+        const nrd_json *rule = &rules->child[i];
+        if (!strncmp(rule->key, "-:", 2)) {
+            continue;
+        }
+        s->by_shape = true;
+        for (size_t k = 0; k < sizeof layout / sizeof layout[0]; k++) {
+            if (nrd_json_get(rule, layout[k])) {
+                return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization_config: the rule '%s' of 'dynamic' has '%s', which is not supported for "
+                                  "single modules", rule->key, layout[k]);
+            }
         }
     }
     return NULL;
@@ -93,7 +102,16 @@ static nrd_error *open_gptq(nrd_quant *q, const nrd_json *config)
     }
     s->bits = (int)bits;
     s->is_v1 = !strcmp(name, "gptq");
-    return check_dynamic(nrd_json_get(config, "dynamic"));
+    return check_dynamic(nrd_json_get(config, "dynamic"), s);
+}
+
+/* Bits of a module that may have its own; 0: its parts do not say. */
+static int own_bits(const nrd_quant_weight *w)
+{
+    const int64_t words = w->zeros.dims[1], rows = w->codes.dims[1];
+    const bool is_whole = rows > 0 && words > 0 && words <= rows && words * 32 % rows == 0;
+    const int64_t bits = is_whole ? words * 32 / rows : 0;
+    return bits >= 2 && bits <= 8 ? (int)bits : 0;
 }
 
 static nrd_error *weight_gptq(nrd_quant *q, const char *stem, nrd_quant_weight *w)
@@ -104,15 +122,16 @@ static nrd_error *weight_gptq(nrd_quant *q, const char *stem, nrd_quant_weight *
     NRD_TRY(nrd_quant_take(q, stem, ".qzeros", w, &w->zeros));
     NRD_TRY(nrd_quant_take(q, stem, ".scales", w, &w->scales));
     nrd_quant_try(q, stem, ".g_idx", w, &w->order);
-    w->bits = s->bits;
+    const int own = s->by_shape ? own_bits(w) : 0;
+    w->bits = own ? own : s->bits;
     w->rows = w->codes.dims[1];
-    w->cols = w->codes.dims[0] * 32 / s->bits;
-    NRD_TRY(nrd_quant_shape(&w->codes, NRD_DTYPE_I32, w->cols * s->bits / 32, w->rows));
-    NRD_TRY(nrd_quant_groups(w, s->group_size));
-    NRD_TRY(nrd_quant_shape(&w->zeros, NRD_DTYPE_I32, w->n_groups, w->rows * s->bits / 32));
-    if (w->rows * s->bits % 32) {
+    w->cols = w->codes.dims[0] * 32 / w->bits;
+    NRD_TRY(nrd_quant_shape(&w->codes, NRD_DTYPE_I32, w->cols * w->bits / 32, w->rows));
+    NRD_TRY(nrd_quant_own_groups(w, s));
+    NRD_TRY(nrd_quant_shape(&w->zeros, NRD_DTYPE_I32, w->n_groups, w->rows * w->bits / 32));
+    if (w->rows * w->bits % 32) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s': %lld rows of %d bits do not fill whole words of 'qzeros'",
-                          w->codes.name, (long long)w->rows, s->bits);
+                          w->codes.name, (long long)w->rows, w->bits);
     }
     if (s->has_planes && (w->rows % 32 || w->cols % 32)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s': %lld rows of %lld columns; 'gptq_p' has 32 of both at a time",

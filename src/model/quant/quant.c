@@ -14,7 +14,7 @@ enum { MAX_NAME = NRD_QUANT_MAX_NAME, MAX_CONFIG_BYTES = 16 << 20 };
 
 static const nrd_quant_reader *const readers[] = {&nrd_quant_gptq, &nrd_quant_awq, &nrd_quant_fp8,
                                                 &nrd_quant_fbgemm_fp8, &nrd_quant_compressed, &nrd_quant_modelopt,
-                                                &nrd_quant_bnb, &nrd_quant_mxfp4};
+                                                &nrd_quant_bnb, &nrd_quant_mxfp4, &nrd_quant_auto_round};
 enum { N_READERS = (int)(sizeof readers / sizeof readers[0]) };
 
 const char *nrd_quant_notes(const nrd_quant *q)
@@ -212,9 +212,11 @@ static nrd_error *find_config(const nrd_json *config, const char *dir, nrd_json_
 
 static nrd_error *find_reader(nrd_quant *q, const char *method)
 {
+    static const char maker[] = "intel/"; /* in front of auto-round, in older versions of it */
+    const char *name = method + (strncmp(method, maker, sizeof maker - 1) ? 0 : sizeof maker - 1);
     nrd_str known = {0};
     for (int i = 0; i < N_READERS; i++) {
-        if (!strcmp(readers[i]->method, method)) {
+        if (!strcmp(readers[i]->method, name)) {
             q->reader = readers[i];
             nrd_str_fini(&known);
             return NULL;

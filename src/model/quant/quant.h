@@ -131,7 +131,7 @@ typedef struct nrd_quant_reader {
 } nrd_quant_reader;
 
 extern const nrd_quant_reader nrd_quant_gptq, nrd_quant_awq, nrd_quant_fp8, nrd_quant_fbgemm_fp8,
-    nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb, nrd_quant_mxfp4, nrd_quant_checkpoint;
+    nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb, nrd_quant_mxfp4, nrd_quant_auto_round, nrd_quant_checkpoint;
 
 /* What `open` settles for `weight`. */
 typedef struct nrd_quant_settings {
@@ -139,7 +139,9 @@ typedef struct nrd_quant_settings {
     int64_t group_size;       /* -1: all columns; of QServe 128 or 0 */
     bool is_v1;               /* GPTQ: zero points are stored less one */
     bool has_planes;          /* GPTQ: codes lie in planes ("gptq_p") */
+    bool by_shape;            /* GPTQ: rules give modules bits and groups of their own, which their shapes say */
     bool by_rows;             /* AWQ: codes lie along the columns ("gemv") */
+    bool is_awq;              /* AutoRound: integers lie as AWQ has them, not as GPTQ */
     int64_t block_rows, block_cols; /* FP8: numbers that share a scale; 0: not in blocks */
     bool needs_zeros; /* compressed-tensors: no group of weights is symmetric */
     bool int8_inputs; /* all int8 weights were made for inputs in int8 */
@@ -164,6 +166,8 @@ void nrd_quant_try(nrd_quant *q, const char *stem, const char *suffix, nrd_quant
 nrd_error *nrd_quant_shape(const nrd_src_tensor *t, nrd_dtype dtype, int64_t d0, int64_t d1) NRD_MUST_USE;
 /* Sets group and n_groups; group_size -1 is all columns. */
 nrd_error *nrd_quant_groups(nrd_quant_weight *w, int64_t group_size) NRD_MUST_USE;
+/* The same of w->scales [groups, rows] where s->by_shape allows other groups than s->group_size. */
+nrd_error *nrd_quant_own_groups(nrd_quant_weight *w, const nrd_quant_settings *s) NRD_MUST_USE;
 /* How `scales` of this type lie, by their shape: one number; [rows] or [rows, 1]; [rows, groups]; or one for each block of
  * s->block_rows x s->block_cols numbers. rows and cols are known. */
 nrd_error *nrd_quant_spread(nrd_quant_weight *w, nrd_dtype dtype, const nrd_quant_settings *s) NRD_MUST_USE;

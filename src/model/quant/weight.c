@@ -100,6 +100,21 @@ nrd_error *nrd_quant_groups(nrd_quant_weight *w, int64_t group_size)
     return NULL;
 }
 
+nrd_error *nrd_quant_own_groups(nrd_quant_weight *w, const nrd_quant_settings *s)
+{
+    const int64_t n = w->scales.dims[0];
+
+    NRD_TRY(nrd_quant_groups(w, s->group_size));
+    if (!s->by_shape || n == w->n_groups) {
+        return NULL;
+    }
+    if (n < 1 || w->cols % n) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %lld groups, which do not divide %lld columns", w->scales.name, (long long)n,
+                          (long long)w->cols);
+    }
+    return nrd_quant_groups(w, w->cols / n);
+}
+
 nrd_error *nrd_quant_spread(nrd_quant_weight *w, nrd_dtype dtype, const nrd_quant_settings *s)
 {
     const nrd_src_tensor *t = &w->scales;
