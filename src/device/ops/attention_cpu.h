@@ -40,7 +40,8 @@ NRD_INLINE vf kv_load(const int type, const uint8_t *p, int64_t i)
 #define KV_ELEM(type) ((type) == NRD_DTYPE_F32 ? 4 : (type) == NRD_DTYPE_I8 ? 1 : 2)
 
 /* s[r][lane] = sum over d of k[d][lane] * q[d][r]: one group of 16 tokens. Of few rows the cache is
- * the limit: what is read next (`ahead`: a group's K or V) is asked for meanwhile. */
+ * the limit: what is read next (`ahead`: a group's K or V) is asked for meanwhile, into L2: L1 has too few lines
+ * under way at a time for the memory's rate (Zen 4: 10 GB/s, through L2 25). */
 NRD_KERNEL void scores(const int type, const int R, int32_t dim, const uint8_t *k, const float *q, const uint8_t *ahead,
                        float *s)
 {
@@ -52,7 +53,7 @@ NRD_KERNEL void scores(const int type, const int R, int32_t dim, const uint8_t *
     }
     for (int32_t d = 0; d < dim; d++, q += R) {
         vf v = kv_load(type, k, (int64_t)d * 16);
-        __builtin_prefetch(ahead + (int64_t)d * 16 * KV_ELEM(type));
+        __builtin_prefetch(ahead + (int64_t)d * 16 * KV_ELEM(type), 0, 2);
         NRD_UNROLL
         for (int r = 0; r < R; r++) {
             acc[r] = vf_fma(v, vf_set1(q[r]), acc[r]);
@@ -76,7 +77,7 @@ NRD_KERNEL void weigh(const int type, const int R, int32_t dim, int n, const uin
     }
     for (int t = 0; t < n; t++) {
         vf x = kv_load(type, v, (int64_t)t * dim);
-        __builtin_prefetch(ahead + (int64_t)t * 16 * KV_ELEM(type));
+        __builtin_prefetch(ahead + (int64_t)t * 16 * KV_ELEM(type), 0, 2);
         NRD_UNROLL
         for (int r = 0; r < R; r++) {
             acc[r] = vf_fma(x, vf_set1(p[r * ATTN_LANES + t]), acc[r]);
@@ -798,7 +799,7 @@ static void wide_chunk(attn_work *t, int32_t chunk)
 NRD_INLINE void ask_for(const uint8_t *p, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += 64) {
-        __builtin_prefetch(p + at);
+        __builtin_prefetch(p + at, 0, 2);
     }
 }
 
