@@ -177,7 +177,7 @@ endif
 QUICK_release := -g1
 $(B)/obj/tools/%.o $(B)/obj/model/%.o: COLD_release := -O1
 $(B)/obj/tools/load/%.o $(B)/obj/tools/quantize/%.o $(B)/obj/tools/eval/%.o: COLD_release :=
-$(B)/obj/model/plan%.o $(B)/obj/model/quant/%.o $(B)/obj/model/lora%.o: COLD_release :=
+$(B)/obj/model/plan%.o $(B)/obj/model/quant/%.o $(B)/obj/model/lora%.o $(B)/obj/model/finite.o: COLD_release :=
 # One shell with the compiler in it: of 800 files each further process is felt.
 define compile
 	$(Q)$(if $(Q),echo "  CC  $<"; )[ -d $(@D) ] || mkdir -p $(@D)$(mark_unproved); exec $(CC) $(NRD_CFLAGS) $(QUICK_$(BUILD)) $(COLD_$(BUILD)) $(CPPFLAGS) $(CFLAGS) $(1) -MMD -MP -c $< -o $@

@@ -202,8 +202,9 @@ static nrd_error *stream_tensor(nrd_safetensors_writer *w, const nrd_plan *p,
     nrd_error *err = NULL;
     uint8_t *buf = NULL;
     float *scales = NULL;
-    const void *direct = nrd_plan_direct(t);
+    const void *direct = NULL;
 
+    NRD_TRY(nrd_plan_direct(t, &direct));
     if (direct) {
         NRD_TRY(nrd_safetensors_writer_write(w, direct, t->data_bytes));
         nrd_progress_add(bar, t->data_bytes);
@@ -385,8 +386,9 @@ static nrd_error *pack_one(pack_job *j, size_t i)
     nrd_error *err = NULL;
     uint8_t *rows = NULL, *packed = NULL;
     float *scales = NULL;
-    const void *data = nrd_plan_direct(t);
+    const void *data = NULL;
 
+    NRD_TRY_GOTO(nrd_plan_direct(t, &data), err, done);
     if (!data) {
         rows = nrd_aligned_zalloc(64, t->data_bytes);
         if (t->has_row_scales) {

@@ -4,6 +4,7 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "model/finite.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -157,6 +158,7 @@ nrd_error *nrd_heads_file_weight(nrd_heads_file *f, const char *name, const nrd_
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: %s has the type %s, expected float32, float16 or bfloat16%s", f->path, name,
                           nrd_dtype_name(t->dtype), cols == 0 ? "" : ", or int8 or fp8 with scales");
     }
+    NRD_TRY(nrd_error_wrap(nrd_check_finite(name, t->dtype, t->data, 0, (uint64_t)(rows * (cols ? cols : 1))), "%s", f->path));
     *out = (nrd_weight){.dtype = t->dtype,
                         .layout = NRD_LAYOUT_ROWS,
                         .rows = cols == 0 ? 1 : rows,

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/siphash.h"
 #include "model/arch.h"
+#include "model/finite.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -185,29 +186,6 @@ static nrd_error *check_pair(maker *m, const nrd_lora_pair_in *p, int32_t i)
 
 /* ---- copies ---- */
 
-static bool all_finite(nrd_dtype t, const void *x, size_t n)
-{
-    if (t == NRD_DTYPE_F32) {
-        for (size_t i = 0; i < n; i++) {
-            float v;
-            memcpy(&v, (const uint8_t *)x + i * 4, 4);
-            if (!isfinite(v)) {
-                return false;
-            }
-        }
-        return true;
-    }
-    const unsigned mask = t == NRD_DTYPE_F16 ? 0x7c00u : 0x7f80u; /* NaN and infinity: all bits of the exponent */
-    for (size_t i = 0; i < n; i++) {
-        uint16_t v;
-        memcpy(&v, (const uint8_t *)x + i * 2, 2);
-        if ((v & mask) == mask) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* Where row i of a head's matrix lies in the engine: GGUF files keep the rows of q and k so that the pairs
  * of the rotary embedding are neighbours. */
 static int64_t engine_row(const nrd_model_spec *s, int32_t module_id, int64_t i)
@@ -266,8 +244,9 @@ static nrd_error *copy_pair(nrd_lora *l, const nrd_model_spec *spec, const nrd_l
     const nrd_model_spec own = nrd_spec_of_layer(spec, nrd_spec_layer_of_source(spec, p->layer));
     char what[192];
 
-    if (!all_finite(p->dtype, p->a, rank * (size_t)p->in) || !all_finite(p->dtype, p->b, rank * (size_t)p->out) ||
-        (p->gain && !all_finite(p->gain_dtype, p->gain, (size_t)p->out))) {
+    const uint64_t n_a = rank * (uint64_t)p->in, n_b = rank * (uint64_t)p->out, n_gain = p->gain ? (uint64_t)p->out : 0;
+    if (nrd_find_not_finite(p->dtype, p->a, n_a) < n_a || nrd_find_not_finite(p->dtype, p->b, n_b) < n_b ||
+        nrd_find_not_finite(p->gain_dtype, p->gain, n_gain) < n_gain) {
         describe(what, p, i);
         return nrd_errorf(NRD_ERR_INVALID_ARG, "%s: holds NaN or infinity", what);
     }

@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "model/finite.h"
 #include "model/mmproj_internal.h"
 #include "model/vision_internal.h"
 
@@ -329,6 +330,7 @@ static nrd_error *check_parts(const parts *p, int64_t rows, int64_t cols)
             t->dtype != NRD_DTYPE_BF16 && !nrd_dtype_is_quant(t->dtype))) {
             return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' of the vision tower has the type %s", t->name, nrd_gguf_tensor_type_name(t->type));
         }
+        NRD_TRY(nrd_check_finite(t->name, t->dtype, t->data, 0, (uint64_t)n));
         if (t->dtype != p->t[0]->dtype || (p->are_frames && n != sum / (i + 1))) {
             return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' and '%s' have other types or sizes", p->t[0]->name, t->name);
         }

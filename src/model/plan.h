@@ -101,8 +101,9 @@ nrd_error *nrd_plan_check_engine(const nrd_plan *p, nrd_dtype kv_dtype) NRD_MUST
 /* One line about choices that the user should know ("" if none): types that fell back. */
 const char *nrd_plan_notes(const nrd_plan *p);
 
-/* The tensor's bytes when they lie ready in the source, else NULL. */
-const void *nrd_plan_direct(const nrd_plan_tensor *t);
+/* Both look at the numbers of the source: INVALID_ARG names one that is NaN or infinite. */
+/* *out: the tensor's bytes when they lie ready in the source, else NULL. */
+nrd_error *nrd_plan_direct(const nrd_plan_tensor *t, const void **out) NRD_MUST_USE;
 /* Makes rows [row0, row0 + n_rows) in ROWS layout. `scales` [n_rows] only with has_row_scales. */
 nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t row0, int64_t n_rows,
                          void *dst, float *scales) NRD_MUST_USE;

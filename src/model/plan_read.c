@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "base/hash.h"
 #include "model/families/family.h"
+#include "model/finite.h"
 #include "model/quant/quant.h"
 
 #include <math.h>
@@ -34,14 +35,58 @@ static const uint8_t *src_row(const nrd_src_tensor *s, int64_t row)
     return (const uint8_t *)s->data + (size_t)row * bytes;
 }
 
-const void *nrd_plan_direct(const nrd_plan_tensor *t)
+/* Where row `row` of a part lies in its source. */
+static int64_t row_place(const nrd_plan_part *part, int64_t row)
+{
+    return part->group_rows ? part->group0 + row / part->group_rows * part->group_stride + row % part->group_rows
+                            : row;
+}
+
+/* Rows of a part's source as read_source takes them, or more where others lie between them. A source that is turned is looked at
+ * with its first row. */
+static nrd_error *check_source(const nrd_plan_tensor *t, const nrd_plan_part *part, const nrd_src_tensor *s, int64_t row0, int64_t n)
+{
+    int64_t first = row0, end = row0 + n;
+
+    if (t->flags & NRD_RULE_TRANSPOSE) {
+        first = part->col0;
+        end = row0 == part->row0 ? first + t->cols : first;
+    } else if (t->flags & NRD_RULE_TURNED_HEADS) {
+        first = row0 / part->group_rows * t->cols;
+        end = ((row0 + n - 1) / part->group_rows + 1) * t->cols;
+    } else if (part->group_rows > 0) {
+        first = row_place(part, row0);
+        end = row_place(part, row0 + n - 1) + 1;
+    }
+    end = end < s->dims[0] ? end : s->dims[0];
+    return first < end ? nrd_src_tensor_check_finite(s, first, end - first) : NULL;
+}
+
+/* Of rows [first, first + n) of a part. INVALID_ARG: a number of the source is NaN or infinite. */
+static nrd_error *check_part(const nrd_plan_tensor *t, const nrd_plan_part *part, int64_t first, int64_t n)
+{
+    if (part->times) {
+        NRD_TRY(nrd_src_tensor_check_finite(part->times, 0, part->times->dims[0]));
+    }
+    while (part->stack && n > 0) { /* as read_stack */
+        const int64_t at = first % part->stack_rows, k = n < part->stack_rows - at ? n : part->stack_rows - at;
+        NRD_TRY(check_source(t, part, part->stack[first / part->stack_rows], part->row0 + at, k));
+        first += k;
+        n -= k;
+    }
+    return part->src && n > 0 ? check_source(t, part, part->src, part->row0 + first, n) : NULL;
+}
+
+nrd_error *nrd_plan_direct(const nrd_plan_tensor *t, const void **out)
 {
     const nrd_plan_part *part = &t->parts[0];
+    *out = NULL;
     if (t->n_parts != 1 || !part->src || part->stack || part->times || part->src->packed || part->src->dtype != t->dtype ||
         (t->flags & (NRD_RULE_ADD_ONE | NRD_RULE_NEGATIVE_EXP | NRD_RULE_UNIT_ROWS)) || !is_contiguous(t, part) || t->has_row_scales || t->n_factors > 0) {
         return NULL;
     }
-    return src_row(part->src, part->row0);
+    *out = src_row(part->src, part->row0);
+    return check_part(t, part, 0, t->rows);
 }
 
 static size_t elements_bytes(nrd_dtype t, int64_t n)
@@ -173,13 +218,6 @@ static nrd_error *convert_multiplied(const nrd_plan_tensor *t, nrd_dtype from, c
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name, nrd_dtype_name(t->dtype));
     }
     return NULL;
-}
-
-/* Where row `row` of a part lies in its source. */
-static int64_t row_place(const nrd_plan_part *part, int64_t row)
-{
-    return part->group_rows ? part->group0 + row / part->group_rows * part->group_stride + row % part->group_rows
-                            : row;
 }
 
 /* Rows of a source that keeps [in, out]: row i of ours is its column i. */
@@ -505,6 +543,8 @@ static nrd_error *read_ready(const nrd_plan *p, const nrd_plan_tensor *t, int64_
                           "elements", nrd_source_path(p->src), t->name, nrd_dtype_name(t->dtype),
                           name, (long long)t->rows);
     }
+    NRD_TRY(nrd_src_tensor_check_finite(t->parts[0].src, row0, n));
+    NRD_TRY(nrd_src_tensor_check_finite(s, row0, n));
     memcpy(dst, src_row(t->parts[0].src, row0), (size_t)(n * t->cols));
     memcpy(scales, src_row(s, row0), (size_t)n * sizeof(float));
     return NULL;
@@ -537,6 +577,7 @@ nrd_error *nrd_plan_read(const nrd_plan *p, const nrd_plan_tensor *t, int64_t ro
             continue;
         }
         int64_t n = part->n_rows - first < n_rows ? part->n_rows - first : n_rows;
+        NRD_TRY_GOTO(check_part(t, part, first, n), err, done);
         if (part->stack) {
             err = read_stack(t, part, first, n, out, scales, &sc);
         } else if (part->src) {

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "formats/safetensors.h"
+#include "model/finite.h"
 #include "model/mmproj.h"
 #include "model/vision_internal.h"
 
@@ -91,6 +92,7 @@ static nrd_error *put_image_token(taken *k, int64_t hidden)
                           "F32, F16 or BF16 in '%s'", nrd_source_path(k->src), k->spec->image_token, (long long)hidden, names[1]);
     }
     const size_t bytes = t->data_bytes / (size_t)t->dims[0];
+    NRD_TRY(k->data ? nrd_src_tensor_check_finite(t, k->spec->image_token, 1) : NULL);
     return k->data ? nrd_safetensors_writer_write(k->writer, (const uint8_t *)t->data + (size_t)k->spec->image_token * bytes, bytes)
                    : nrd_safetensors_writer_add(k->writer, NRD_VISION_IMAGE_TOKEN, t->dtype, dims, 2);
 }
@@ -132,6 +134,7 @@ static nrd_error *put(void *user, const char *name, int64_t rows, int64_t cols)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: '%s' of the vision tower has the type %s, expected F32, F16 or BF16",
                           nrd_source_path(k->src), t->name, t->type_name);
     }
+    NRD_TRY(k->data ? nrd_src_tensor_check_finite(t, 0, t->n_dims > 0 ? t->dims[0] : 1) : NULL);
     return k->data ? nrd_safetensors_writer_write(k->writer, t->data, t->data_bytes)
                    : nrd_safetensors_writer_add(k->writer, name, t->dtype, dims, cols ? 2 : 1);
 }
