@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -178,6 +179,7 @@ nrd_error *nrd_file_writer_open(nrd_file_writer **out, const char *path)
         err = nrd_file_error("create", w->path);
         goto fail;
     }
+    (void)flock(fileno(w->f), LOCK_EX | LOCK_NB); /* so base/leftovers.h sees that somebody writes it */
     *out = w;
     return NULL;
 
@@ -201,13 +203,12 @@ nrd_error *nrd_file_writer_commit(nrd_file_writer *w)
         nrd_file_writer_abort(w);
         return err;
     }
-    fclose(w->f);
-    w->f = NULL;
-    if (rename(w->tmp, w->path)) {
+    if (rename(w->tmp, w->path)) { /* while it is locked */
         err = nrd_file_error("rename to", w->path);
         nrd_file_writer_abort(w);
         return err;
     }
+    fclose(w->f);
     nrd_unfinished_forget(w->tmp);
     free(w->tmp);
     free(w->path);

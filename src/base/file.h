@@ -33,7 +33,7 @@ void nrd_map_close(nrd_map *m);         /* safe on a zeroed struct */
 nrd_error *nrd_file_read(char **out, size_t *out_len, const char *path, size_t max_bytes)
     NRD_MUST_USE;
 
-/* Writes to "<path>.tmp.<pid>", syncs, renames: the old or the new file, never half of one. */
+/* Writes to "<path>.tmp.<pid>", which is locked meanwhile (flock), syncs, renames: the old or the new file, never half of one. */
 nrd_error *nrd_file_write(const char *path, const void *data, size_t n) NRD_MUST_USE;
 
 /* The same for streams: open, fwrite yourself, commit or abort; both free the writer, commit also

@@ -5,9 +5,11 @@
 #include "base/str.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,6 +48,18 @@ static time_t last_written(const char *path)
     return last;
 }
 
+/* Writers lock their files (base/file.c), those of other containers too, whose processes have other numbers here. Folders, and files
+ * that cannot be locked, are taken for written where something was for the last minute. */
+static bool is_written(const char *path)
+{
+    const int fd = nrd_path_is_dir(path) ? -1 : open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const bool is_free = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0, is_held = fd >= 0 && !is_free && errno == EWOULDBLOCK;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return is_held || (!is_free && time(NULL) - last_written(path) <= QUIET_SECS);
+}
+
 void nrd_leftovers_sweep(const char *dir)
 {
     char **names = NULL;
@@ -54,7 +68,7 @@ void nrd_leftovers_sweep(const char *dir)
     for (size_t i = 0; i < n; i++) {
         char *path = NULL;
         nrd_error_free(nrd_path_make(&path, dir, names[i]));
-        if (path && is_leftover(names[i]) && time(NULL) - last_written(path) > QUIET_SECS) {
+        if (path && is_leftover(names[i]) && !is_written(path)) {
             if (nrd_path_is_dir(path)) {
                 nrd_dir_remove(path);
             } else {

@@ -9,8 +9,8 @@
 #ifndef NRD_BASE_LEFTOVERS_H
 #define NRD_BASE_LEFTOVERS_H
 
-/* Removes files and folders "<name>.tmp.<pid>" in `dir` whose program is gone and in which nothing was
- * written for a minute: that program may run on another machine, where its number means nothing here. */
+/* Removes files "<name>.tmp.<pid>" in `dir` whose program is gone and which nobody has locked, whatever their age, and such folders
+ * in which nothing was written for a minute: that program may run elsewhere, where its number means nothing here. */
 void nrd_leftovers_sweep(const char *dir);
 
 #endif

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tools leave behind, what they say first, and what they say when something is missing."""
+import fcntl
 import json
 import os
 import pathlib
@@ -83,13 +84,31 @@ def test_a_signal_leaves_no_temporary_engine(model, tmp_path):
 def test_what_a_crash_left_is_swept(model, tmp_path):
     dead = subprocess.Popen(["true"])
     dead.wait()
-    old, new, alive = (tmp_path / f"rank0.engine.tmp.{n}" for n in (dead.pid, f"0{dead.pid}", os.getpid()))
-    for f in (old, new, alive):
+    old, new, held, alive = (tmp_path / f"rank0.engine.tmp.{n}" for n in (dead.pid, f"0{dead.pid}", f"00{dead.pid}", os.getpid()))
+    for f in (old, new, held, alive):
         f.write_bytes(b"half")
     for f in (old, alive):
         os.utime(f, (0, 0))
-    assert nereid("build", model, "--output_dir", tmp_path).returncode == 0
-    assert not old.exists() and new.exists() and alive.exists()
+    with open(held, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert nereid("build", model, "--output_dir", tmp_path).returncode == 0
+    assert not old.exists() and not new.exists() and held.exists() and alive.exists()
+
+
+def test_a_killed_quantize_leaves_nothing_to_the_next(model, tmp_path):
+    for i in range(50):  # a file may get its name before the program is gone
+        words = [NEREID, "quantize", model, "--output_dir", tmp_path / str(i), "--qformat", "int4_wo", "--no-eval"]
+        p = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: list((tmp_path / str(i)).glob("*.tmp.*")), p)
+        p.kill()
+        p.wait()
+        if list((tmp_path / str(i)).glob("*.tmp.*")):
+            break
+    else:
+        pytest.fail("no killed run left a file")
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / str(i)).glob("*.tmp.*"))
 
 
 def test_steady_wants_enough_requests(model):

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -105,7 +106,7 @@ static void test_threads_note_and_forget_at_once(void **state)
     free(one);
 }
 
-static void test_a_sweep_takes_only_what_is_old_and_nobodys(void **state)
+static void test_a_sweep_takes_only_what_nobody_writes(void **state)
 {
     char name[64];
     pid_t dead = fork();
@@ -120,18 +121,47 @@ static void test_a_sweep_takes_only_what_is_old_and_nobodys(void **state)
     char *fresh = make(name);
     snprintf(name, sizeof name, "c.tmp.%d", (int)getpid());
     char *ours = make(name), *other = make("d.tmp.txt");
+    snprintf(name, sizeof name, "e.tmp.%d", (int)dead);
+    char *held = make(name); /* by a program of another container */
+    const int fd = open(held, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0);
+    snprintf(name, sizeof name, "f.tmp.%d", (int)dead);
+    char *folder = nrd_path_join(dir, name);
+    assert_int_equal(mkdir(folder, 0700), 0);
     const struct timespec long_ago[2] = {{1, 0}, {1, 0}};
     assert_int_equal(utimensat(AT_FDCWD, old, long_ago, 0), 0);
     assert_int_equal(utimensat(AT_FDCWD, ours, long_ago, 0), 0);
     assert_int_equal(utimensat(AT_FDCWD, other, long_ago, 0), 0);
+    assert_int_equal(utimensat(AT_FDCWD, held, long_ago, 0), 0);
     nrd_leftovers_sweep(dir);
-    assert_false(nrd_path_exists(old));
-    assert_true(nrd_path_exists(fresh) && nrd_path_exists(ours) && nrd_path_exists(other));
+    assert_false(nrd_path_exists(old) || nrd_path_exists(fresh));
+    assert_true(nrd_path_exists(ours) && nrd_path_exists(other) && nrd_path_exists(held) && nrd_path_exists(folder));
+    close(fd);
+    assert_int_equal(utimensat(AT_FDCWD, folder, long_ago, 0), 0);
+    nrd_leftovers_sweep(dir);
+    assert_false(nrd_path_exists(held) || nrd_path_exists(folder));
     nrd_leftovers_sweep("/nonexistent/folder");
     free(old);
     free(fresh);
     free(ours);
     free(other);
+    free(held);
+    free(folder);
+}
+
+static void test_a_file_is_locked_until_it_has_its_name(void **state)
+{
+    char *path = nrd_path_join(dir, "written"), tmp[64];
+    nrd_file_writer *w = NULL;
+    (void)state;
+    assert_null(nrd_file_writer_open(&w, path));
+    snprintf(tmp, sizeof tmp, "%s.tmp.%d", path, (int)getpid());
+    const int fd = open(tmp, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0);
+    assert_null(nrd_file_writer_commit(w));
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    close(fd);
+    free(path);
 }
 
 int main(void)
@@ -139,7 +169,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_signal_removes_what_is_noted_and_ends_the_program),
         cmocka_unit_test(test_threads_note_and_forget_at_once),
-        cmocka_unit_test(test_a_sweep_takes_only_what_is_old_and_nobodys),
+        cmocka_unit_test(test_a_file_is_locked_until_it_has_its_name),
+        cmocka_unit_test(test_a_sweep_takes_only_what_nobody_writes),
     };
     if (!mkdtemp(dir)) {
         return 1;
