@@ -95,6 +95,57 @@ def compressed(w, recipe):
     return {k: v.view(torch.uint8) if v.dtype == torch.float8_e4m3fn else v for k, v in out.items()}
 
 
+def hqq(w, recipe):
+    from hqq.core.quantize import Quantizer
+
+    packed = torch.from_numpy(w.packed())
+    meta = {"packing": "3bit_32" if w.bits == 3 else f"{w.bits}bit_u8", "view_as_float": False, "nbits": w.bits, "group_size": w.group,
+            "axis": w.axis, "shape": w.shape, "compute_dtype": torch.float32, "zero": torch.from_numpy(w.zero).float(),
+            "scale": torch.from_numpy(w.scale).float()}
+    if not np.array_equal(Quantizer.dequantize(packed, meta).numpy(), w.dequantized()):
+        raise RuntimeError("hqq finds other numbers")
+    return {"W_q": Quantizer.pack[meta["packing"]](torch.from_numpy(w.codes.astype(np.int32)))}
+
+
+def bitnet(w, recipe):
+    pack = importlib.import_module("transformers.integrations.bitnet").pack_weights
+    return {"weight": pack(torch.from_numpy(w.codes.copy()))}
+
+
+def torchao(w, recipe):
+    """The library's tensors mean the same numbers."""
+    from torchao.quantization import Float8Tensor, Int8Tensor, IntxUnpackedToInt8Tensor
+
+    parts = {k[len("w._weight_"):]: x for k, x in quantized.torchao("w", w, recipe).items()}
+    if isinstance(w, quantized.Fp8):
+        tensor = Float8Tensor(torch.from_numpy(w.codes).view(torch.float8_e4m3fn), torch.from_numpy(w.scales), [1, w.codes.shape[1]], torch.float32)
+    elif w.bits == 8:
+        tensor = Int8Tensor(torch.from_numpy(parts["qdata"]), torch.from_numpy(w.scales.astype(np.float32)), [1, w.codes.shape[1]], torch.float32,
+                            zero_point=torch.from_numpy(parts["zero_point"]))
+    else:
+        tensor = IntxUnpackedToInt8Tensor(torch.from_numpy(parts["qdata"]), torch.from_numpy(w.scales.astype(np.float32)),
+                                          torch.from_numpy(parts["zero_point"]), torch.int4, (1, recipe["group"]), torch.float32, None)
+    if not np.array_equal(tensor.dequantize().numpy(), w.dequantized()):
+        raise RuntimeError("torchao finds other numbers")
+    return {}
+
+
+def quark(w, recipe):
+    from quark.torch.utils.pack import create_pack_method
+
+    if isinstance(w, quantized.Fp8):
+        return {}
+    pack = create_pack_method(recipe["scheme"], recipe["dtype"])
+    if isinstance(w, quantized.Fp4):
+        return {"weight": pack.pack(torch.from_numpy((w.values / np.repeat(w.scales, 32, 1)).astype(np.float32)), False)}
+    half = {"int4": 8, "uint4": 0, "int8": 128}[recipe["dtype"]]
+    reorder = not recipe.get("order")
+    if w.bits == 8:
+        return {"weight": pack.pack(torch.from_numpy(w.codes - half), reorder)}
+    return {"weight": pack.pack(torch.from_numpy((w.codes - half).astype(np.int32)), reorder),
+            "weight_zero_point": pack.pack(torch.from_numpy((w.zeros - half).astype(np.int32)), reorder)}
+
+
 def fp8(w, recipe):
     from transformers.integrations import finegrained_fp8
 
@@ -141,7 +192,7 @@ def bnb(w, recipe):
     return {}
 
 
-LIBRARIES = {"auto_round": auto_round, "modelopt": modelopt, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
+LIBRARIES = {"hqq": hqq, "bitnet": bitnet, "torchao": torchao, "quark": quark, "auto_round": auto_round, "modelopt": modelopt, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
 
 
 def check_mxfp4(arch):

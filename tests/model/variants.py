@@ -21,7 +21,7 @@ HALF_MINS = {"tolerance": 2e-2}
 
 
 # become plain numbers, which keep their values in float32 only
-UNPACKED = ("gptq-4-order", "gptq-4-16", "fp8", "ct-nvfp4", "ct-mxfp8", "modelopt-nvfp4-columns", "modelopt-w4a8-nvfp4", "bnb-nf4", "bnb-nf4-double", "bnb-fp4")
+UNPACKED = ("gptq-4-order", "gptq-4-16", "fp8", "ct-nvfp4", "ct-mxfp8", "modelopt-nvfp4-columns", "modelopt-w4a8-nvfp4", "hqq-3-columns", "bnb-nf4", "bnb-nf4-double", "bnb-fp4")
 
 
 def _tiny():
@@ -63,8 +63,9 @@ def _tiny():
                          ("llama", "gptq-4-16"), ("qwen2", "awq"), ("llama", "fp8"), ("llama", "fp8-tensor"),
                          ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-mxfp8"), ("llama", "modelopt-awq-columns"),
                          ("llama", "modelopt-w4a8-columns"), ("llama", "modelopt-nvfp4-columns"), ("llama", "modelopt-w4a8-nvfp4"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
-                         ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("deepseek_v3", "fp8"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double"), ("llama", "bnb-fp4")):
-        mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "gptq-4-act-asym", "awq") else {}
+                         ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("deepseek_v3", "fp8"), ("llama", "hqq-4"), ("llama", "hqq-3-columns"),
+                         ("llama", "bitnet"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double"), ("llama", "bnb-fp4")):
+        mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "gptq-4-act-asym", "awq", "hqq-4", "bitnet") else {}
         dtype = "float32" if recipe in UNPACKED else "float16"
         yield row(f"{arch}-{recipe}", arch, "safetensors", dtype=dtype, shards=1, quantized=recipe, **short, **mins)
     yield row("gpt_oss-32-mxfp4", "gpt_oss-32", "safetensors", dtype="float32", shards=2, quantized="mxfp4", **short)
@@ -97,6 +98,19 @@ SAME = {
     **_same_quantized("llama", "gptq-4-asym", "auto-round-asym", **HALF_MINS),
     **_same_quantized("llama", "gptq-4-asym", "auto-round-awq", **HALF_MINS),
     **_same_quantized("llama", "ct-mxfp4", "auto-round-mxfp4"),
+    **_same_quantized("llama", "ct-fp8", "fbgemm"),
+    **_same_quantized("llama", "ct-mxfp8", "mxfp8", dtype="float32"),
+    **_same_quantized("llama", "gptq-4", "quark-int4"),
+    **_same_quantized("llama", "gptq-4-asym", "quark-uint4", **HALF_MINS),
+    **_same_quantized("llama", "gptq-8-row", "quark-int8"),
+    **_same_quantized("llama", "fp8-tensor", "quark-fp8"),
+    **_same_quantized("llama", "fp8", "quark-fp8-blocks", dtype="float32"),
+    **_same_quantized("llama", "ct-mxfp4", "quark-mxfp4"),
+    **_same_quantized("llama", "gptq-8-row", "torchao-int8"),
+    **_same_quantized("llama", "ct-fp8", "torchao-fp8"),
+    **_same_quantized("llama", "gptq-4-asym", "torchao-intx", **HALF_MINS),
+    **_same_quantized("llama", "gptq-4-asym", "torchao-floats", **HALF_MINS),
+    **_same_quantized("llama", "bitnet", "bitnet-auto", **HALF_MINS),
     **_same_quantized("llama", "gptq-4", "ct-4"),
     **_same_quantized("llama", "gptq-4-asym", "ct-4-asym", **HALF_MINS),
     **_same_quantized("llama", "gptq-4-order", "ct-4-order", dtype="float32"),

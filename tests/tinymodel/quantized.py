@@ -179,6 +179,42 @@ class Table:
         return self.values
 
 
+class Hqq:
+    """A weight cut into groups through all its rows; zero points are no whole numbers."""
+
+    def __init__(self, x, bits, group, axis):
+        self.bits, self.group, self.axis, self.shape = bits, group, axis, x.shape
+        flat = x.reshape(-1, group) if axis == 1 else x.reshape(group, -1)
+        low, high = flat.min(axis, keepdims=True), flat.max(axis, keepdims=True)
+        self.scale = ((high - low) / ((1 << bits) - 1)).astype(np.float16)
+        self.zero = (-low / self.scale.astype(np.float32)).astype(np.float16)
+        self.codes = np.clip(np.rint(flat / self.scale.astype(np.float32) + self.zero.astype(np.float32)), 0, (1 << bits) - 1).astype(np.int64)
+
+    def packed(self):
+        """Words of numbers that lie apart, the first in the upper bits."""
+        per_word, top = (10, 27) if self.bits == 3 else (8 // self.bits, 8 - self.bits)
+        step = -(-len(self.codes) // per_word)
+        padded = np.zeros((step * per_word, self.codes.shape[1]), np.int64)
+        padded[:len(self.codes)] = self.codes
+        parts = [padded[i * step:(i + 1) * step] << (top - i * self.bits) for i in range(per_word)]
+        return sum(parts).astype(np.int32 if self.bits == 3 else np.uint8)
+
+    def dequantized(self):
+        x = (self.codes - self.zero.astype(np.float32)) * self.scale.astype(np.float32)
+        return x.reshape(self.shape).astype(np.float32)
+
+
+class Ternary:
+    """A weight of -1, 0 and 1 times its mean magnitude (BitNet), which is kept as what divides."""
+
+    def __init__(self, x):
+        self.divisor = np.float32(1 / np.abs(x).mean()).astype(np.float16).astype(np.float32)
+        self.codes = np.clip(np.rint(x * self.divisor), -1, 1).astype(np.int64)
+
+    def dequantized(self):
+        return (self.codes / self.divisor).astype(np.float32)
+
+
 def stream(codes, bits):
     """Codes along axis 0 as a stream of 32-bit words, lowest bits first."""
     pieces = (codes[:, None, ...] >> np.arange(bits).reshape(1, bits, *[1] * (codes.ndim - 1))) & 1
@@ -257,11 +293,18 @@ def awq_config(recipe):
 
 
 def fp8(stem, w, recipe):
+    if recipe.get("method"):  # mxfp8, fbgemm_fp8
+        more = {} if recipe.get("kind") else {f"{stem}.input_scale_ub": np.asarray(np.float32(1200)).view("V4")}
+        scales = {f"{stem}.weight_scale_inv": w.scale_codes} if recipe.get("kind") else {f"{stem}.weight_scale": w.scales.view("V4")}
+        return {f"{stem}.weight": w.codes.view("V1"), **scales, **more}
     scales = w.scales if recipe["block"][0] > 0 else w.scales.reshape(())
     return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale_inv": scales.view("V4")}
 
 
 def fp8_config(recipe):
+    if recipe.get("method"):
+        return {"quant_method": recipe["method"], "modules_to_not_convert": None,
+                **({"weight_block_size": recipe["block"], "scale_fmt": "ue8m0"} if recipe.get("kind") else {"activation_scale_ub": 1200.0})}
     block = recipe["block"] if recipe["block"][0] > 0 else None
     return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": block}
 
@@ -342,6 +385,85 @@ def modelopt_config(recipe):
     return {"quant_method": "modelopt", "quant_algo": recipe["algo"], "producer": {"name": "modelopt"}}
 
 
+def hqq(stem, w, recipe):
+    def text(s):
+        return np.frombuffer(s.encode(), np.uint8)
+
+    one = {"nbits": w.bits, "group_size": w.group, "axis": w.axis}
+    flags = {"view_as_float": 0, "quant_scale": 0, "quant_zero": 0, "offload_meta": 0, "encoded_state_dict": 1, "stores_quant_config": 1,
+             "channel_wise": 1, "optimize": 1, "round_zero": 0}
+    out = {"W_q": w.packed(), "scale": w.scale, "zero": w.zero, "shape": np.array(w.shape, np.int64),
+           "packing": text("3bit_32" if w.bits == 3 else f"{w.bits}bit_u8"), "compute_dtype": text("torch.float16"),
+           "unpack_view_dtype": text("torch.int32" if w.bits == 3 else "torch.uint8"),
+           **{k: np.int32(v).reshape(()) for k, v in one.items()}, **{k: np.uint8(v).reshape(()) for k, v in flags.items()}}
+    return {f"{stem}.{k}": x for k, x in out.items()}
+
+
+def hqq_config(recipe):
+    weights_as = {"nbits": recipe["bits"], "group_size": recipe["group"], "axis": recipe["axis"], "channel_wise": True, "optimize": True}
+    return {"quant_method": "hqq", "skip_modules": ["lm_head"],
+            "quant_config": {"weight_quant_params": weights_as, "scale_quant_params": None, "zero_quant_params": None, "offload_meta": False}}
+
+
+def bitnet(stem, w, recipe):
+    quarter = np.split(w.codes + 1, 4)
+    scale = 1 / w.divisor if recipe.get("multiplies") else w.divisor
+    return {f"{stem}.weight": sum(part << 2 * i for i, part in enumerate(quarter)).astype(np.uint8),
+            f"{stem}.weight_scale": np.array([scale], np.float32).view("V4")}
+
+
+def bitnet_config(recipe):
+    more = {"linear_class": "autobitlinear", "quantization_mode": "offline"} if recipe.get("multiplies") else {}
+    return {"quant_method": "bitnet", "modules_to_not_convert": None, **more}
+
+
+def torchao(stem, w, recipe):
+    at = f"{stem}._weight_"
+    if isinstance(w, Fp8):
+        return {at + "qdata": w.codes.view("V1"), at + "scale": w.scales.view("V4")}
+    half = 1 << (w.bits - 1)
+    zeros = (w.zeros - half).astype(np.float16 if recipe.get("float_zeros") else np.int8)
+    return {at + "qdata": (w.codes - half).astype(np.int8), at + "scale": w.scales, at + "zero_point": zeros}
+
+
+def torchao_config(recipe):
+    kind = "Float8WeightOnlyConfig" if "block" in recipe else "Int8WeightOnlyConfig" if recipe["bits"] == 8 else "IntxWeightOnlyConfig"
+    data = {} if recipe.get("bits") == 8 else {"weight_dtype": {"_type": "torch.dtype", "_data": f"int{recipe['bits']}" if "bits" in recipe else "float8_e4m3fn"}}
+    return {"quant_method": "torchao", "include_input_output_embeddings": False, "modules_to_not_convert": None,
+            "quant_type": {"default": {"_type": kind, "_version": 2, "_data": data}}}
+
+
+def quark(stem, w, recipe):
+    if isinstance(w, Fp4):
+        return {f"{stem}.weight": w.packed, f"{stem}.weight_scale": w.scale_codes}
+    if isinstance(w, Fp8):
+        scales = w.scales.reshape(()) if w.scales.size == 1 else w.scales
+        return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale": scales.view("V4"),
+                f"{stem}.input_scale": np.asarray(np.float32(0.02)).view("V4")}
+    if w.bits == 8:
+        return {f"{stem}.weight": (w.codes - 128).astype(np.int8), f"{stem}.weight_scale": w.scales[:, 0],
+                f"{stem}.weight_zero_point": (w.zeros[:, 0] - 128).astype(np.int8)}
+
+    def packed(x):  # [out, n] -> [n, out / 8]
+        eight = x.reshape(-1, 8, x.shape[1])
+        eight = eight if recipe.get("order") else eight[:, AWQ_ORDER]
+        return stream(eight.reshape(x.shape), 4).T
+
+    half = 8 if recipe["sym"] else 0  # int4 and not uint4
+    return {f"{stem}.weight": packed((w.codes - half) & 15), f"{stem}.weight_scale": w.scales.T,
+            f"{stem}.weight_zero_point": packed((w.zeros - half) & 15)}
+
+
+def quark_config(recipe):
+    weight = {"dtype": recipe["dtype"], "qscheme": recipe["scheme"], "ch_axis": 0, "group_size": recipe.get("group"), "is_dynamic": False,
+              **({"block_size": recipe["block"]} if recipe["scheme"] == "per_block" else {})}
+    none = {"input_tensors": None, "output_tensors": None, "bias": None, "target_device": None}
+    return {"quant_method": "quark", "quant_mode": "eager_mode", "algo_config": None, "exclude": ["lm_head"], "layer_quant_config": {},
+            "layer_type_quant_config": {}, "global_quant_config": {"weight": weight, **none},
+            "export": {"kv_cache_group": [], "min_kv_scale": 0.0, "pack_method": "order" if recipe.get("order") else "reorder",
+                       "weight_format": "real_quantized", "weight_merge_groups": None}}
+
+
 def bnb(stem, w, recipe):
     if isinstance(w, Integers):
         return {f"{stem}.weight": (w.codes - 128).astype(np.int8), f"{stem}.weight_format": np.uint8(0).reshape(()),
@@ -366,7 +488,8 @@ def bnb_config(recipe):
 
 
 FORMS = {"modelopt": (modelopt, modelopt_config), "bnb": (bnb, bnb_config), "gptq": (gptq, gptq_config), "awq": (awq, awq_config), "fp8": (fp8, fp8_config),
-         "compressed": (compressed, compressed_config), "auto_round": (auto_round, auto_round_config)}
+         "compressed": (compressed, compressed_config), "auto_round": (auto_round, auto_round_config),
+         "hqq": (hqq, hqq_config), "bitnet": (bitnet, bitnet_config), "torchao": (torchao, torchao_config), "quark": (quark, quark_config)}
 
 
 def weight_of(name, x, recipe):
@@ -376,6 +499,10 @@ def weight_of(name, x, recipe):
         return Scaled(scale, lambda divided: weight_of(name, divided, {**recipe, "columns": None}), x)
     if "block" in recipe:
         return Fp8(x, recipe["block"], recipe.get("kind") == "mxfp8")
+    if recipe["form"] == "hqq":
+        return Hqq(x, recipe["bits"], recipe["group"], recipe["axis"])
+    if recipe["form"] == "bitnet":
+        return Ternary(x)
     if "nested" in recipe:
         return Table(x, recipe["kind"], recipe["nested"])
     if recipe.get("kind"):
@@ -450,6 +577,8 @@ RECIPES = {
     "auto-round-5": {"form": "auto_round", "packing": "auto_round:auto_gptq", "bits": 5, "group": 32, "sym": True},
     "auto-round-mxfp4": {"form": "auto_round", "packing": "auto_round:llm_compressor", "kind": "mxfp4"},
     "fp8": {"form": "fp8", "block": [128, 128]},
+    "fbgemm": {"form": "fp8", "method": "fbgemm_fp8", "block": [1, -1]},
+    "mxfp8": {"form": "fp8", "method": "mxfp8", "kind": "mxfp8", "block": [1, 32]},
     "fp8-tensor": {"form": "fp8", "block": [-1, -1]},
     "ct-4": {"form": "compressed", "format": "pack-quantized", "bits": 4, "group": 128, "sym": True},
     "ct-4-asym": {"form": "compressed", "format": "pack-quantized", "bits": 4, "group": 64, "sym": False},
@@ -476,6 +605,22 @@ RECIPES = {
     "modelopt-w8a16": {"form": "modelopt", "algo": "W8A16", "bits": 8, "group": -1, "sym": True},
     "modelopt-w8a8": {"form": "modelopt", "algo": "W8A8_SQ_PER_CHANNEL", "bits": 8, "group": -1, "sym": True},
     "modelopt-awq": {"form": "modelopt", "algo": "W4A16_AWQ", "bits": 4, "group": 128, "sym": True},
+    "hqq-4": {"form": "hqq", "bits": 4, "group": 64, "axis": 1},
+    "hqq-2": {"form": "hqq", "bits": 2, "group": 32, "axis": 1},
+    "hqq-3-columns": {"form": "hqq", "bits": 3, "group": 64, "axis": 0},
+    "hqq-8": {"form": "hqq", "bits": 8, "group": 128, "axis": 1},
+    "bitnet": {"form": "bitnet"},
+    "bitnet-auto": {"form": "bitnet", "multiplies": True},
+    "torchao-int8": {"form": "torchao", "bits": 8, "group": -1, "sym": True},
+    "torchao-fp8": {"form": "torchao", "block": [1, -1]},
+    "torchao-intx": {"form": "torchao", "bits": 4, "group": 64, "sym": False},
+    "torchao-floats": {"form": "torchao", "bits": 4, "group": 64, "sym": False, "float_zeros": True},
+    "quark-int4": {"form": "quark", "dtype": "int4", "scheme": "per_group", "bits": 4, "group": 128, "sym": True},
+    "quark-uint4": {"form": "quark", "dtype": "uint4", "scheme": "per_group", "bits": 4, "group": 64, "sym": False, "order": True},
+    "quark-int8": {"form": "quark", "dtype": "int8", "scheme": "per_channel", "bits": 8, "group": -1, "sym": True},
+    "quark-fp8": {"form": "quark", "dtype": "fp8_e4m3", "scheme": "per_tensor", "block": [-1, -1]},
+    "quark-fp8-blocks": {"form": "quark", "dtype": "fp8_e4m3", "scheme": "per_block", "block": [128, 128]},
+    "quark-mxfp4": {"form": "quark", "dtype": "fp4", "scheme": "per_group", "kind": "mxfp4", "group": 32},
     "bnb-nf4": {"form": "bnb", "kind": "nf4", "nested": False},
     "bnb-nf4-double": {"form": "bnb", "kind": "nf4", "nested": True},
     "bnb-fp4": {"form": "bnb", "kind": "fp4", "nested": False},

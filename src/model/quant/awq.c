@@ -61,6 +61,10 @@ static nrd_error *open_awq(nrd_quant *q, const nrd_json *config)
     if (!gemm && strcasecmp(v, "gemv") != 0) {
         return nrd_quant_refuse("version", version, "gemm, gemv, exllama, ipex");
     }
+    const nrd_json *order = nrd_json_get(config, "pack_method"); /* written by Quark */
+    if (strcmp(nrd_json_str(order, "reorder"), "reorder") != 0) {
+        return nrd_quant_refuse("pack_method", order, "reorder");
+    }
     if (!strcasecmp(nrd_json_str(backend, "autoawq"), "llm-awq")) {
         return nrd_quant_refuse("backend", backend, "autoawq");
     }

@@ -33,13 +33,6 @@ static int zero_packed(const nrd_quant_weight *w, int64_t row, int64_t group)
     return (int)nrd_quant_bits(w->zeros.data, group, w->zeros.dims[1], row, w->bits);
 }
 
-static int zero_int8(const nrd_quant_weight *w, int64_t row, int64_t group)
-{
-    const uint8_t *zeros = w->zeros.data;
-    int64_t one = (w->row_group ? row / w->row_group : row) * w->scale_row + group * w->scale_group;
-    return zeros[one] ^ 0x80;
-}
-
 /* Columns' groups; -1 in all of them, and groups in order, say nothing. */
 static nrd_error *read_order(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
@@ -189,14 +182,7 @@ static nrd_error *weight_int8(nrd_quant *q, const char *stem, nrd_quant_weight *
     NRD_TRY(read_zeros(q, stem, w));
     nrd_quant_try(q, stem, ".input_scale", w, &input);
     nrd_quant_try(q, stem, ".input_zero_point", w, &input);
-    if (w->zeros.data) { /* one for each scale */
-        const int64_t n = (w->rows + w->row_group - 1) / w->row_group * w->n_groups;
-        if (w->zeros.dtype != NRD_DTYPE_I8 || w->zeros.data_bytes != (size_t)n) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %zu bytes of type %s, expected %lld of int8",
-                              w->zeros.name, w->zeros.data_bytes, w->zeros.type_name, (long long)n);
-        }
-        w->zero_of = zero_int8;
-    }
+    NRD_TRY(nrd_quant_int8_zeros(w));
     return read_order(q, stem, w);
 }
 

@@ -2,6 +2,7 @@
  * FP8 (E4M3) weights with float scales:
  *   "fp8" (DeepSeek, Qwen, transformers' fine-grained FP8)  weight [out, in] and weight_scale_inv, by which it is
  *   multiplied: one for each block of weight_block_size, or one for the weight
+ *   "mxfp8"       alike, with E8M0 scales of 32 columns
  *   "fbgemm_fp8"  weight and weight_scale [out, 1]
  * Scales of activations are not needed: devices that multiply in FP8 find them for each token. */
 #include "base/dtype.h"
@@ -23,6 +24,11 @@ nrd_error *nrd_quant_take_fp8(nrd_quant *q, const char *stem, nrd_quant_weight *
     for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++) {
         nrd_quant_try(q, stem, unused[i], w, &ignored);
     }
+    return nrd_quant_fp8_values(w, nrd_quant_settings_of(q));
+}
+
+nrd_error *nrd_quant_fp8_values(nrd_quant_weight *w, const nrd_quant_settings *s)
+{
     w->rows = w->codes.dims[0];
     w->cols = w->codes.dims[1];
     w->bits = 8;
@@ -31,7 +37,7 @@ nrd_error *nrd_quant_take_fp8(nrd_quant *q, const char *stem, nrd_quant_weight *
     NRD_TRY(nrd_quant_shape(&w->codes, NRD_DTYPE_F8_E4M3, w->rows, w->cols));
     /* scale_fmt ue8m0: exponents, or float32 that are powers of two */
     nrd_dtype scales = w->scales.dtype == NRD_DTYPE_U8 ? NRD_DTYPE_U8 : NRD_DTYPE_NONE;
-    return nrd_quant_spread(w, scales, nrd_quant_settings_of(q));
+    return nrd_quant_spread(w, scales, s);
 }
 
 static nrd_error *open_fp8(nrd_quant *q, const nrd_json *config)
@@ -65,4 +71,5 @@ static nrd_error *weight_fp8(nrd_quant *q, const char *stem, nrd_quant_weight *w
 }
 
 const nrd_quant_reader nrd_quant_fp8 = {"fp8", {".weight_scale_inv", ".weight_scale"}, open_fp8, weight_fp8};
+const nrd_quant_reader nrd_quant_mxfp8 = {"mxfp8", {".weight_scale_inv", ".weight_scale"}, open_fp8, weight_fp8};
 const nrd_quant_reader nrd_quant_fbgemm_fp8 = {"fbgemm_fp8", {".weight_scale"}, open_fp8, weight_fp8};

@@ -114,10 +114,11 @@ struct nrd_quant_weight {
     int32_t *sorted;          /* owned: nrd_quant_order's; NULL */
     float scale_factor;       /* on all scales; 0: 1 */
     float *columns;           /* owned: nrd_quant_input_scale's; NULL */
-    nrd_src_tensor more[4];   /* what only one format has: bitsandbytes' tables, QServe's scales of groups */
+    nrd_src_tensor more[4];   /* what only one format has: bitsandbytes' tables, scales of QServe and HQQ */
     const unsigned *orders;   /* mixed_gemm.c: in which order codes can lie, by all weights that were seen; else NULL */
-    int64_t flat_block, nested_block;
+    int64_t flat_block, nested_block; /* bitsandbytes, HQQ: numbers that share a scale, counted through the whole weight */
     float nested_offset;
+    bool is_signed, is_reordered; /* Quark: codes of a word */
     bool int8_input;          /* nrd_quant_int8_input */
     uint64_t file_bytes;      /* of the parts */
 };
@@ -130,8 +131,9 @@ typedef struct nrd_quant_reader {
     nrd_error *(*weight)(nrd_quant *q, const char *stem, nrd_quant_weight *w);
 } nrd_quant_reader;
 
-extern const nrd_quant_reader nrd_quant_gptq, nrd_quant_awq, nrd_quant_fp8, nrd_quant_fbgemm_fp8,
-    nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb, nrd_quant_mxfp4, nrd_quant_auto_round, nrd_quant_checkpoint;
+extern const nrd_quant_reader nrd_quant_gptq, nrd_quant_awq, nrd_quant_fp8, nrd_quant_mxfp8, nrd_quant_fbgemm_fp8,
+    nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb, nrd_quant_mxfp4, nrd_quant_auto_round, nrd_quant_hqq, nrd_quant_torchao,
+    nrd_quant_bitnet, nrd_quant_quark, nrd_quant_checkpoint;
 
 /* What `open` settles for `weight`. */
 typedef struct nrd_quant_settings {
@@ -140,7 +142,9 @@ typedef struct nrd_quant_settings {
     bool is_v1;               /* GPTQ: zero points are stored less one */
     bool has_planes;          /* GPTQ: codes lie in planes ("gptq_p") */
     bool by_shape;            /* GPTQ: rules give modules bits and groups of their own, which their shapes say */
-    bool by_rows;             /* AWQ: codes lie along the columns ("gemv") */
+    bool by_rows;             /* AWQ: codes lie along the columns ("gemv"). Quark: eight rows of a word in their own order */
+    bool is_signed;           /* Quark: int4, not uint4 */
+    bool divides;             /* BitNet: products are divided by the weight's scale */
     bool is_awq;              /* AutoRound: integers lie as AWQ has them, not as GPTQ */
     int64_t block_rows, block_cols; /* FP8: numbers that share a scale; 0: not in blocks */
     bool needs_zeros; /* compressed-tensors: no group of weights is symmetric */
@@ -181,8 +185,12 @@ void nrd_quant_flatten(nrd_src_tensor *t);
 nrd_error *nrd_quant_number(const nrd_src_tensor *t, float *out) NRD_MUST_USE;
 /* `stem`.weight as E4M3, with scales that were taken. */
 nrd_error *nrd_quant_take_fp8(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
-/* codes: I8 [rows, cols], with scales that were taken. */
+/* codes: E4M3 [rows, cols], with scales that were taken. */
+nrd_error *nrd_quant_fp8_values(nrd_quant_weight *w, const nrd_quant_settings *s) NRD_MUST_USE;
+/* codes: I8 [rows, cols], with scales that were taken. Who makes w->bits less than 8 afterwards says that the numbers have no more. */
 nrd_error *nrd_quant_int8(nrd_quant_weight *w, const nrd_quant_settings *s) NRD_MUST_USE;
+/* zeros, where they were taken: I8, one for each scale. */
+nrd_error *nrd_quant_int8_zeros(nrd_quant_weight *w) NRD_MUST_USE;
 /* codes: U8 [rows, cols / 2] of E2M1 pairs, the lower nibble first. Sets all but the scales. */
 nrd_error *nrd_quant_take_fp4(nrd_quant_weight *w) NRD_MUST_USE;
 

@@ -40,11 +40,9 @@ float nrd_quant_scale(const nrd_quant_weight *w, int64_t row, int64_t group)
     if (w->affine_of) {
         return w->affine_of(w, row, group).scale;
     }
+    const float factor = w->scale_factor != 0 ? w->scale_factor : 1;
     int64_t i = (w->row_group ? row / w->row_group : row) * w->scale_row + group * w->scale_group;
-    if (!w->scales.data) {
-        return 1;
-    }
-    return element(w->scales.dtype, w->scales.data, i) * (w->scale_factor != 0 ? w->scale_factor : 1);
+    return w->scales.data ? element(w->scales.dtype, w->scales.data, i) * factor : factor;
 }
 
 int nrd_quant_zero_at(const nrd_quant_weight *w, int64_t row, int64_t group)
@@ -303,7 +301,7 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
         *out_why = w->is_fp8 ? "their scales are those of blocks, not of rows" : "they are no multiples of a step";
     } else if (w->order.data && !w->sorted) {
         *out_why = "their columns are in another order (desc_act, actorder)";
-    } else if (bytes && w->bits == 8 && w->n_groups == 1) {
+    } else if (bytes && w->bits == 8 && w->n_groups == 1 && !w->affine_of) {
         w->dtype = NRD_DTYPE_I8;
     } else if (!in_blocks) {
         *out_why = "their groups are no multiples of 32 columns";
@@ -311,7 +309,9 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
         *out_why = "half precision cannot hold their scales";
     } else if (w->affine_of && !is.half_mins) {
         *out_why = "half precision cannot hold their zero points";
-    } else if (is.low >= -8 && is.high <= 7) {
+    } else if (w->affine_of && w->bits > 4) {
+        *out_why = "zero points that are no whole numbers go with 4 bits only";
+    } else if (is.low >= -8 && is.high <= 7 && !w->affine_of) {
         w->dtype = NRD_DTYPE_Q4_0;
     } else if (w->bits <= 4 && is.half_mins) {
         w->dtype = NRD_DTYPE_Q4_1;
