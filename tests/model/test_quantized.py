@@ -141,6 +141,21 @@ def test_types_for_gpus_stay_in_an_engine_for_them(recipe, kept, size, tmp_path)
     cg.compare(golden, cg.evaluate([NEREID, "eval"], str(tmp_path / "rows"), golden, str(tmp_path)), 2e-2)
 
 
+@pytest.mark.parametrize("arch", ["llama", "qwen3_moe"])
+def test_fp8_of_rows_runs_on_a_cpu(arch, tmp_path):
+    """In 16 bits, which is said; with float32 arithmetic from its own numbers."""
+    write(tmp_path / "m", "ct-fp8", arch=arch, dtype="bfloat16")
+    done = run("build", tmp_path / "m", "-o", tmp_path / "e")
+    assert done.returncode == 0 and "a CPU unpacks " in done.stderr and " matrices of fp8 to bfloat16 when it loads them" in done.stderr, done.stderr
+    (tmp_path / "in").write_text(json.dumps({"id": 1, "tokens": [1, *range(40, 100)]}) + "\n")
+    said = []
+    for more in ([], ["--compute_dtype", "float32"]):
+        done = run("eval", tmp_path / "e", "--tokens", tmp_path / "in", "--out", tmp_path / "out", *more)
+        assert done.returncode == 0, done.stderr
+        said.append(np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:]))
+    assert np.abs(said[0] - said[1]).max() < 0.2 and np.ptp(said[1]) > 5  # a router chooses others where two are near
+
+
 def built_experts(recipe, tmp_path):
     """The types of a layer's experts in an engine for GPUs, and what building it said. A CPU that unpacks them has the log
     probabilities of the numbers that they stand for."""

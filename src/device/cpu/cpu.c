@@ -669,7 +669,7 @@ static nrd_error *cpu_weight_pack(nrd_device *dev, const nrd_weight *src, uint32
 static nrd_error *cpu_weight_load(nrd_stream *s, const nrd_weight *src, bool is_linear, nrd_weight *out,
                                   bool *out_owned);
 
-/* A weight of an engine for GPUs, as bfloat16. */
+/* A weight in a type that only GPUs multiply, as bfloat16. */
 static nrd_error *load_unpacked(nrd_stream *s, const nrd_weight *src, nrd_weight *out, bool *out_owned)
 {
     nrd_weight plain = *src;
@@ -679,6 +679,7 @@ static nrd_error *load_unpacked(nrd_stream *s, const nrd_weight *src, nrd_weight
 
     plain.dtype = NRD_DTYPE_BF16;
     plain.scales = NULL;
+    plain.scale = 1;
     plain.data_bytes = (uint64_t)(src->rows * src->cols) * sizeof *rows;
     NRD_NEW_GOTO(rows, src->rows * src->cols, err, done);
     NRD_NEW_GOTO(row, src->cols, err, done);
@@ -713,7 +714,7 @@ static nrd_error *cpu_weight_load(nrd_stream *s, const nrd_weight *src, bool is_
     if (!is_linear || src->layout == NRD_LAYOUT_TILE16) {
         return NULL; /* used where it lies */
     }
-    if (nrd_dtype_is_packed(src->dtype)) {
+    if (nrd_dtype_is_packed(src->dtype) || src->dtype == NRD_DTYPE_F8_E4M3) {
         return load_unpacked(s, src, out, out_owned);
     }
     const int64_t n = nrd_weight_n_stacked(src);
