@@ -275,6 +275,8 @@ static bool attention_holds(const nrd_model_spec *s, nrd_when when)
         return s->picture_rows > 0;
     case NRD_WHEN_INNER_NORMS:
         return s->inner_norms;
+    case NRD_WHEN_INNER_NORM_BIAS:
+        return s->inner_norms && s->norm_bias;
     default:
         return false;
     }
@@ -378,6 +380,7 @@ bool nrd_when_holds(const nrd_model_spec *s, nrd_when when)
     case NRD_WHEN_PICTURES:
     case NRD_WHEN_PICTURE_ROWS:
     case NRD_WHEN_INNER_NORMS:
+    case NRD_WHEN_INNER_NORM_BIAS:
     case NRD_WHEN_QKV:
     case NRD_WHEN_QKV_BIAS:
     case NRD_WHEN_LATENT:

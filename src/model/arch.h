@@ -118,6 +118,7 @@ typedef enum {
     NRD_WHEN_PICTURES,      /* of layers that read pictures, in front of others */
     NRD_WHEN_PICTURE_ROWS,  /* weights that a picture's embeddings take */
     NRD_WHEN_INNER_NORMS,
+    NRD_WHEN_INNER_NORM_BIAS,
     NRD_WHEN_QK_NORM,
     NRD_WHEN_QK_NORM_BIAS,
     NRD_WHEN_POST_NORMS,

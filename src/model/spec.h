@@ -255,7 +255,7 @@ typedef struct nrd_model_spec {
     bool alibi;               /* a bias that falls with the distance, instead of positions (BLOOM) */
     bool attn_gate;           /* what attention gives is multiplied by a sigmoid of a product with its input (Qwen3-Next) */
     bool inner_norms;         /* norms of what attention gives, and of what the MLP's activation gives, in front of the last products
-                               * (Kosmos-2); one tensor-parallel rank */
+                               * (Kosmos-2, BitNet); one tensor-parallel rank */
     bool sink_logits;         /* a number for each head in the softmax's denominator (GPT-OSS) */
     bool alibi_scaled;        /* attn_scale multiplies the biases, too (Falcon) */
     float alibi_max;          /* the slopes are 2^(-alibi_max * i / heads); 8 */

@@ -35,7 +35,7 @@ FORMATS = {"int8_wo": (1e-4, 0.01, 8), "int8_sq": (1e-4, 0.01, 8), "fp8": (2e-3,
 def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("quantize")
     for arch in ("llama3", "gemma3", "qwen2", "phi3", "gpt2", "qwen3_moe", "gpt_neox", "qwen2_moe", "deepseek_v3-plain",
-                 "bamba", "lfm2", "qwen3_next", "gpt_oss", "granitemoe", "gemma4", "gemma4-dense", "gemma4-moe"):
+                 "bamba", "bitnet", "lfm2", "qwen3_next", "gpt_oss", "granitemoe", "gemma4", "gemma4-dense", "gemma4-moe"):
         make_model.write_folder(arch, str(home / arch))
     return home
 
@@ -80,7 +80,7 @@ def test_a_format_is_near_the_float_model(home, tmp_path, qformat):
 
 
 @pytest.mark.parametrize("arch, qformat", [("gemma3", "int4_awq"), ("qwen2", "int4_awq"), ("gemma3", "int8_sq"),
-                                           ("qwen2", "int8_sq"), ("phi3", "int8_sq"), ("gpt_neox", "int8_sq")])
+                                           ("qwen2", "int8_sq"), ("phi3", "int8_sq"), ("gpt_neox", "int8_sq"), ("bitnet", "int8_sq")])
 def test_scales_that_move_between_tensors_change_nothing_else(home, tmp_path, arch, qformat):
     """Norms that add one, biases, stacked weights, one norm for attention and MLP: with 8 bits nearly nothing is lost."""
     report = quantize(home / arch, tmp_path / "q", qformat)

@@ -122,7 +122,7 @@ extern const nrd_weight_rule nrd_gguf_falcon_rules[];
     ROW(granitemoeshared) ROW(granitemoe_swa) ROW(glm4_moe) ROW(deepseek_v2) ROW(deepseek_v3) ROW(glm4_moe_lite) ROW(youtu) ROW(minicpm3) ROW(dots1) ROW(solar_open) ROW(exaone_moe) \
     ROW(minimax_m2) ROW(ernie4_5_moe) ROW(hunyuan_v1_moe) ROW(hy_v3) ROW(bailing_moe) ROW(afmoe) ROW(dbrx)   \
     ROW(llama4) ROW(grok) ROW(arctic) ROW(phimoe) ROW(gpt_oss) ROW(mistral) ROW(ministral) ROW(ministral3) ROW(gemma) ROW(gemma2) ROW(vaultgemma) ROW(gemma3) ROW(gemma3n) ROW(gemma4)               \
-    ROW(phi3) ROW(smollm3) ROW(granite) ROW(granite_swa) ROW(hyperclovax) ROW(minicpm) ROW(helium) ROW(cwm) ROW(nanochat) ROW(arcee) ROW(apertus) ROW(exaone) ROW(xverse) ROW(hunyuan_v1_dense)       \
+    ROW(phi3) ROW(smollm3) ROW(granite) ROW(granite_swa) ROW(hyperclovax) ROW(minicpm) ROW(helium) ROW(cwm) ROW(nanochat) ROW(bitnet) ROW(arcee) ROW(apertus) ROW(exaone) ROW(xverse) ROW(hunyuan_v1_dense)       \
     ROW(ernie4_5) ROW(internlm) ROW(internlm3) ROW(olmo) ROW(olmo2) ROW(olmo3) ROW(chatglm) ROW(glm) ROW(glm4) ROW(exaone4) ROW(seed_oss)       \
     ROW(cohere) ROW(cohere2) ROW(cohere2_moe) ROW(nemotron) ROW(nemo_gpt) ROW(nemo_gpt_1p) ROW(jais2) ROW(persimmon) ROW(stablelm) ROW(starcoder2) ROW(internlm2) ROW(qwen) ROW(baichuan)     \
     ROW(phi) ROW(gpt2) ROW(gpt_neo) ROW(gpt_bigcode) ROW(gptj) ROW(codegen) ROW(gpt_neox) ROW(falcon) ROW(opt) ROW(xglm) ROW(kosmos2) ROW(bloom) ROW(mpt) \

@@ -398,6 +398,29 @@ const nrd_arch nrd_arch_cwm = {
 
 #define PLAIN_MLP RULE("mlp.fc", LAYER "mlp.up_proj", 0), RULE("mlp.proj", LAYER "mlp.down_proj", 0)
 
+/* BitNet b1.58 (Ma et al., 2024): norms in front of the last products, as in MAGNETO. Its weights' three values: quant/bitnet.c. */
+static const nrd_weight_rule bitnet_rules[] = {
+    RULE_EMBED("model.embed_tokens"),
+    RULE("input_layernorm", LAYER "input_layernorm", 0),
+    ATTENTION,
+    RULE("attention.inner_layernorm", LAYER "self_attn.attn_sub_norm", 0),
+    RULE("post_layernorm", LAYER "post_attention_layernorm", 0),
+    MLP,
+    RULE("mlp.inner_layernorm", LAYER "mlp.ffn_sub_norm", 0),
+    ENDS,
+    {0}};
+
+static nrd_error *bitnet(nrd_model_spec *s, const nrd_json *c)
+{
+    s->act = nrd_hf_get(c, "hidden_act") ? s->act : NRD_ACT_RELU2;
+    s->inner_norms = true;
+    return NULL;
+}
+
+const nrd_arch nrd_arch_bitnet = {
+    "bitnet", "BitNetForCausalLM", {"bitnet"}, {"BitNetForCausalLM", "BitnetForCausalLM"}, NULL, MODEL_PREFIXES,
+    bitnet_rules, NULL, 0, bitnet, NULL};
+
 static const nrd_weight_rule arcee_rules[] = {
     RULE_EMBED("model.embed_tokens"),
     RULE("input_layernorm", LAYER "input_layernorm", 0),

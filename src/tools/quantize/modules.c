@@ -270,10 +270,13 @@ static void find_makers(const nrd_qmodules *q, int32_t i)
             y->n_readers[NRD_PRODUCT_QKV] += y->n_readers[NRD_PRODUCT_UP];
         }
     }
-    if (m->gated_mlp) { /* act(fc) * gate: what gate is divided by, the product is */
+    if (m->inner_norms) { /* what stands before them they take off again */
+        const nrd_plan_tensor *inner_bias = planned(q, i, "mlp.inner_layernorm.bias");
+        set_makers(y, NRD_PRODUCT_DOWN, whole(planned(q, i, "mlp.inner_layernorm.weight")), whole(inner_bias), inner_bias != NULL);
+    } else if (m->gated_mlp) { /* act(fc) * gate: what gate is divided by, the product is */
         set_makers(y, NRD_PRODUCT_DOWN, whole(gate), whole(gate_bias), gate_bias != NULL);
     }
-    if (m->v_norm) { /* a norm takes the scale off again */
+    if (m->v_norm || m->inner_norms) { /* a norm takes the scale off again */
         return;
     }
     set_makers(y, NRD_PRODUCT_DENSE, part_of(m, planned(q, i, "attention.qkv.weight"), planned(q, i, "attention.v.weight"), 2),
