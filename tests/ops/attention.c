@@ -138,7 +138,7 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
                  : row->extras && i % 17 == 5 ? NRD_DTYPE_I8
                                               : c->act;
     c->n_kv = heads[0] ? heads[0] : rnd_in(1, 3);
-    c->n_heads = c->n_kv * (heads[1] ? heads[1] : (int32_t[]){1, 2, 4, 8, 16, 3}[rnd_in(0, 5)]);
+    c->n_heads = c->n_kv * (heads[1] ? heads[1] : (int32_t[]){1, 2, 4, 8, 16, 3, 5, 6, 7}[rnd_in(0, kind->is_exact ? 8 : 5)]);
     c->norms = i % 5 == 2;
     c->wide = c->norms && i % 2;
     c->shared = c->wide && i % 4 == 1;

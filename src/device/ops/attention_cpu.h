@@ -39,7 +39,12 @@ NRD_INLINE vf kv_load(const int type, const uint8_t *p, int64_t i)
 
 #define KV_ELEM(type) ((type) == NRD_DTYPE_F32 ? 4 : (type) == NRD_DTYPE_I8 ? 1 : 2)
 
-/* s[r][lane] = sum over d of k[d][lane] * q[d][r]: one group of 16 tokens. Of few rows the cache is
+typedef struct attn_group { /* 16 tokens of a chunk */
+    const uint8_t *k, *v;   /* NULL: dropped block */
+    int32_t pos, n;         /* first position, valid lanes */
+} attn_group;
+
+/* s[r][lane] = sum over d of k[d][lane] * q[r][d]: one group of 16 tokens. Of few rows the cache is
  * the limit: what is read next (`ahead`: a group's K or V) is asked for meanwhile, into L2: L1 has too few lines
  * under way at a time for the memory's rate (Zen 4: 10 GB/s, through L2 25). */
 NRD_KERNEL void scores(const int type, const int R, int32_t dim, const uint8_t *k, const float *q, const uint8_t *ahead,
@@ -51,12 +56,12 @@ NRD_KERNEL void scores(const int type, const int R, int32_t dim, const uint8_t *
     for (int r = 0; r < R; r++) {
         acc[r] = vf_zero();
     }
-    for (int32_t d = 0; d < dim; d++, q += R) {
+    for (int32_t d = 0; d < dim; d++) {
         vf v = kv_load(type, k, (int64_t)d * 16);
         __builtin_prefetch(ahead + (int64_t)d * 16 * KV_ELEM(type), 0, 2);
         NRD_UNROLL
         for (int r = 0; r < R; r++) {
-            acc[r] = vf_fma(v, vf_set1(q[r]), acc[r]);
+            acc[r] = vf_fma(v, vf_set1(q[r * dim + d]), acc[r]);
         }
     }
     NRD_UNROLL
@@ -88,11 +93,6 @@ NRD_KERNEL void weigh(const int type, const int R, int32_t dim, int n, const uin
         vf_store(o + (int64_t)r * dim, acc[r]);
     }
 }
-
-typedef struct attn_group { /* 16 tokens of the chunk at hand */
-    const uint8_t *k, *v;   /* NULL: dropped block */
-    int32_t pos, n;         /* first position, valid lanes */
-} attn_group;
 
 /* Which lanes of a group may token i see? All of them in the common case. */
 NRD_INLINE bool sees_all(const nrd_attention_args *a, int32_t first_new, int32_t pos, const attn_group *g)
@@ -362,17 +362,18 @@ typedef void (*weigh_fn)(int32_t dim, int n, const uint8_t *v, const float *p, c
         weigh(NRD_DTYPE_##type, n, dim, tokens, v, p, ahead, o);                                   \
     }
 #define ATTN_TYPE(type)                                                                            \
-    ATTN_R(type, 1) ATTN_R(type, 2) ATTN_R(type, 3) ATTN_R(type, 4) ATTN_R(type, 6) ATTN_R(type, 8) ATTN_R(type, 16)
+    ATTN_R(type, 1) ATTN_R(type, 2) ATTN_R(type, 3) ATTN_R(type, 4) ATTN_R(type, 5) ATTN_R(type, 6) \
+    ATTN_R(type, 7) ATTN_R(type, 8) ATTN_R(type, 16)
 ATTN_TYPE(F32)
 ATTN_TYPE(F16)
 ATTN_TYPE(BF16)
 ATTN_TYPE(I8)
 /* The numbers of rows that there are forms for. */
-static const int narrow_rows[] = {1, 2, 3, 4, 6, 8, 16};
+static const int narrow_rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 16};
 enum { N_NARROW = sizeof(narrow_rows) / sizeof(narrow_rows[0]) };
 #define ATTN_TABLE(what, type)                                                                     \
-    {what##_##type##_1, what##_##type##_2, what##_##type##_3, what##_##type##_4, what##_##type##_6, \
-     what##_##type##_8, what##_##type##_16}
+    {what##_##type##_1, what##_##type##_2, what##_##type##_3, what##_##type##_4, what##_##type##_5, \
+     what##_##type##_6, what##_##type##_7, what##_##type##_8, what##_##type##_16}
 static const scores_fn scores_table[4][N_NARROW] = {ATTN_TABLE(scores, F32), ATTN_TABLE(scores, F16),
                                              ATTN_TABLE(scores, BF16), ATTN_TABLE(scores, I8)};
 static const weigh_fn weigh_table[4][N_NARROW] = {ATTN_TABLE(weigh, F32), ATTN_TABLE(weigh, F16),
@@ -391,51 +392,6 @@ NRD_INLINE row_state state_at(const nrd_attn_tile *w, int32_t seq, int32_t head)
     return (row_state){at, at + dim, at + 2 * dim};
 }
 
-/* K of a group of 16 tokens; NULL: dropped, or beyond the table. */
-NRD_INLINE const uint8_t *keys_of(const nrd_attention_args *a, int32_t seq, int32_t kv_head, int32_t group)
-{
-    const nrd_batch_view *b = a->batch;
-    const nrd_kv_layer *kv = &a->kv;
-    int32_t gpb = (int32_t)nrd_kv_groups(kv->block_tokens), block = group / gpb;
-    size_t elem = (size_t)KV_ELEM(kv->dtype), head = (size_t)nrd_kv_head_elems(kv->block_tokens, kv->head_dim) * elem;
-
-    if (block >= b->block_table_stride) {
-        return NULL;
-    }
-    int32_t id = b->block_table[(int64_t)seq * b->block_table_stride + block];
-    if (id < 0 || id >= kv->n_blocks) {
-        return NULL;
-    }
-    return (const uint8_t *)kv->base + head * 2 * ((size_t)id * (size_t)kv->n_kv_heads + (size_t)kv_head) +
-           (size_t)(group % gpb) * NRD_KV_GROUP * (size_t)kv->head_dim * elem;
-}
-
-/* Is there a token in this group of a sequence? */
-NRD_INLINE bool group_is_used(const nrd_attention_args *a, int32_t seq, int32_t group)
-{
-    int32_t bt = a->kv.block_tokens, gpb = (int32_t)nrd_kv_groups(bt);
-
-    return group / gpb * bt + group % gpb * NRD_KV_GROUP < a->batch->ctx_len[seq];
-}
-
-/* What is read after a tile's chunk: group g of its next one, or of the first one (`start`) of the next KV head
- * or sequence; NULL: not known, or nothing. */
-NRD_INLINE const uint8_t *next_keys(const nrd_attn_tile *w, int32_t chunk, int32_t start, int g)
-{
-    const nrd_attention_args *a = w->a;
-    const int32_t group = (chunk >= 0 ? chunk : start) * ATTN_CHUNK + g;
-    int32_t seq = w->seq, kv_head = w->kv_head + (chunk < 0);
-
-    if (kv_head == a->kv.n_kv_heads) {
-        kv_head = 0;
-        seq++;
-        if (seq == a->batch->n_seqs || w->seqs || a->window > 0) {
-            return NULL;
-        }
-    }
-    return group_is_used(a, seq, group) ? keys_of(a, seq, kv_head, group) : NULL;
-}
-
 /* A tile under way: its rows, the context it goes through, and the sums of the split that it is in. Rows are
  * rounded up to R, a number of narrow_rows or, above, whole vectors; the padding repeats the last one. */
 typedef struct attn_work {
@@ -448,14 +404,16 @@ typedef struct attn_work {
     weigh_fn weigh_of;
     int wide; /* vectors of 16 rows: rows in the lanes; 0: tokens */
     bool goes_on, stops; /* begins, ends at the chunk where a shared part of the context ends */
-    /* scratch: q [dim][R], o [R][dim] or wide [dim][R], s scores, room for wide ones' K, V or sums */
-    float *q, *o, *s, *room;
+    bool fresh;          /* nothing is in the total yet */
+    /* scratch: q and o [R][dim] or wide [dim][R], s scores, room for wide ones' K, V or sums */
+    float *q, *sums, *s, *room;
+    float *o; /* the split's: sums, or where the total lies */
     row_state row[NRD_ATTN_TILE_ROWS];
     float pos_f[NRD_ATTN_TILE_ROWS], m[NRD_ATTN_TILE_ROWS], l[NRD_ATTN_TILE_ROWS], row_slope[NRD_ATTN_TILE_ROWS];
     int32_t row_token[NRD_ATTN_TILE_ROWS], row_pos[NRD_ATTN_TILE_ROWS], row_head[NRD_ATTN_TILE_ROWS], min_pos, max_pos;
     /* chunks [start, end), of them those before sink_end and from from_chunk on */
     int32_t last_group, from_chunk, sink_end, start, end;
-    attn_group group[ATTN_CHUNK];
+    attn_group group[ATTN_CHUNK], next[ATTN_CHUNK]; /* next: those after them, of this tile or of the one behind it */
 } attn_work;
 
 NRD_INLINE int32_t chunk_at(const attn_work *t, int32_t pos)
@@ -492,8 +450,8 @@ static void begin_tile(attn_work *t, const nrd_attn_tile *w)
     t->goes_on = w->state && !w->seqs;
     t->stops = w->state && w->seqs;
     t->q = w->scratch;
-    t->o = t->q + t->R * t->dim;
-    t->s = t->o + t->R * t->dim;
+    t->sums = t->q + t->R * t->dim;
+    t->s = t->sums + t->R * t->dim;
     t->room = t->s + (t->R > ATTN_ROWS ? t->R : ATTN_ROWS) * ATTN_LANES;
 }
 
@@ -524,13 +482,13 @@ static void load_rows(attn_work *t)
     const int64_t q_stride = a->q_stride ? a->q_stride : (int64_t)a->n_heads * dim;
     const float scale = a->scale * nrd_kv_scale(&a->kv, w->kv_head, false);
     const float *row_q[NRD_ATTN_TILE_ROWS];
+    int32_t at = 0, in = 0; /* token of the tile, head */
 
     t->min_pos = INT32_MAX;
     t->max_pos = 0;
     for (int r = 0; r < R; r++) {
-        int32_t used = r < t->rows ? r : t->rows - 1;
-        int32_t seq = w->seqs ? w->seqs[used / w->n_heads] : w->seq, head = w->head + used % w->n_heads;
-        int32_t token = w->seqs ? b->q_start[seq] : w->token + used / w->n_heads;
+        int32_t seq = w->seqs ? w->seqs[at] : w->seq, head = w->head + in;
+        int32_t token = w->seqs ? b->q_start[seq] : w->token + at;
         int32_t pos = b->positions[token] + a->ahead; /* the last one that it sees */
         const float *x = (const float *)a->q + token * q_stride + (int64_t)head * dim;
         t->row_token[r] = token;
@@ -547,18 +505,30 @@ static void load_rows(attn_work *t)
         if (t->goes_on) {
             memcpy(w->total + (int64_t)r * dim, t->row[r].total, (size_t)dim * 4);
         }
-    }
-    for (int r = 0; r + 16 <= R; r += 16) {
-        turn_rows(dim, scale, row_q + r, t->q + r, R);
-    }
-    for (int r = 0; R < 16 && r < R; r++) {
-        for (int32_t d = 0; d < dim; d++) {
-            t->q[d * R + r] = row_q[r][d] * scale;
+        if (r + 1 < t->rows && ++in == w->n_heads) { /* the padding repeats the last row */
+            in = 0;
+            at++;
         }
     }
-    if (!t->goes_on) {
+    for (int r = 0; t->wide && r < R; r += 16) {
+        turn_rows(dim, scale, row_q + r, t->q + r, R);
+    }
+    for (int r = 0; !t->wide && r < R; r++) {
+        for (int32_t d = 0; d < dim; d += 16) {
+            vf_store(t->q + r * dim + d, vf_mul(vf_load(row_q[r] + d), vf_set1(scale)));
+        }
+    }
+    t->fresh = !t->goes_on && !t->stops;
+    if (t->stops) {
         memset(w->total, 0, (size_t)(R * dim) * 4);
     }
+}
+
+/* The last group of 16 tokens that has one before position `end`, which is above 0. */
+NRD_INLINE int32_t last_group_of(const attn_work *t, int32_t end)
+{
+    const int32_t bt = t->a->kv.block_tokens;
+    return (end - 1) / bt * t->gpb + (end - 1) % bt / NRD_KV_GROUP;
 }
 
 /* Which part of the context the rows see. */
@@ -566,7 +536,6 @@ static void find_chunks(attn_work *t)
 {
     const nrd_attn_tile *w = t->w;
     const nrd_attention_args *a = t->a;
-    const int32_t bt = a->kv.block_tokens;
     int32_t end_pos = a->batch->tree_mask || t->max_pos > t->n_keys - 1 ? t->n_keys - 1 : t->max_pos;
     int32_t from_pos = a->window > 0 ? nrd_attention_unseen(a, t->min_pos) + 1 : 0;
 
@@ -574,7 +543,7 @@ static void find_chunks(attn_work *t)
     if (a->batch->tree_mask && from_pos > t->first_new) {
         from_pos = t->first_new;
     }
-    t->last_group = end_pos / bt * t->gpb + end_pos % bt / NRD_KV_GROUP;
+    t->last_group = last_group_of(t, end_pos + 1);
     t->from_chunk = chunk_at(t, from_pos);
     t->sink_end = a->n_sink > 0 ? chunk_at(t, a->n_sink - 1) : -1;
     t->end = t->last_group / ATTN_CHUNK + 1;
@@ -589,6 +558,7 @@ static void begin_split(attn_work *t, int32_t chunk)
 {
     const bool midway = t->goes_on && chunk == t->w->shared_chunks && chunk % NRD_ATTN_SPLIT_CHUNKS;
 
+    t->o = t->fresh && !t->wide ? t->w->total : t->sums;
     for (int r = 0; r < t->R; r++) {
         t->m[r] = midway ? t->row[r].rest[2] : -INFINITY;
         t->l[r] = midway ? t->row[r].rest[3] : 0;
@@ -601,23 +571,79 @@ static void begin_split(attn_work *t, int32_t chunk)
     }
 }
 
-/* Group g of a chunk: its tokens, and where its keys and values are; NULL: nowhere. */
-NRD_INLINE void find_group(attn_work *t, int32_t chunk, int g)
+/* The groups of a chunk of one sequence and KV head: their tokens, and where keys and values are; NULL: nowhere. */
+static void find_groups(const attn_work *t, int32_t seq, int32_t kv_head, int32_t last_group, int32_t chunk, attn_group *group)
 {
     const nrd_attention_args *a = t->a;
-    const int32_t *table = a->batch->block_table + (int64_t)t->w->seq * a->batch->block_table_stride;
-    const int32_t at = chunk * ATTN_CHUNK + g, block = at / t->gpb, in = at % t->gpb, bt = a->kv.block_tokens;
-    attn_group *p = &t->group[g];
+    const nrd_kv_layer *kv = &a->kv;
+    const int32_t *table = a->batch->block_table + (int64_t)seq * a->batch->block_table_stride;
+    const int32_t n_keys = a->batch->ctx_len[seq], bt = kv->block_tokens;
+    int32_t at = chunk * ATTN_CHUNK, block = at / t->gpb, in = at % t->gpb;
 
-    p->pos = block * bt + in * NRD_KV_GROUP;
-    p->n = bt - in * NRD_KV_GROUP < NRD_KV_GROUP ? bt - in * NRD_KV_GROUP : NRD_KV_GROUP;
-    p->k = NULL;
-    p->v = NULL;
-    if (at <= t->last_group && table[block] >= 0 && table[block] < a->kv.n_blocks) {
-        p->k = keys_of(a, t->w->seq, t->w->kv_head, at);
-        p->v = p->k + t->head_bytes;
-        if (p->pos + p->n > t->n_keys) {
-            p->n = t->n_keys - p->pos;
+    for (int g = 0; g < ATTN_CHUNK; g++, at++) {
+        attn_group *p = &group[g];
+        p->pos = block * bt + in * NRD_KV_GROUP;
+        p->n = bt - in * NRD_KV_GROUP < NRD_KV_GROUP ? bt - in * NRD_KV_GROUP : NRD_KV_GROUP;
+        p->n = p->pos + p->n > n_keys ? n_keys - p->pos : p->n;
+        p->k = NULL;
+        p->v = NULL;
+        if (at <= last_group && table[block] >= 0 && table[block] < kv->n_blocks) {
+            p->k = (const uint8_t *)kv->base + t->head_bytes * 2 * ((size_t)table[block] * (size_t)kv->n_kv_heads + (size_t)kv_head) +
+                   (size_t)in * NRD_KV_GROUP * (size_t)t->dim * t->elem;
+            p->v = p->k + t->head_bytes;
+        }
+        if (++in == t->gpb) {
+            in = 0;
+            block++;
+        }
+    }
+}
+
+/* The chunk after this one that the rows see something of; `end` or more: none. */
+NRD_INLINE int32_t chunk_after(const attn_work *t, int32_t chunk)
+{
+    return chunk + 1 < t->from_chunk && chunk + 1 > t->sink_end ? t->from_chunk : chunk + 1;
+}
+
+/* The first groups that are read after the tile: of the next KV head or sequence. */
+static void find_next_tile(const attn_work *t, attn_group *group)
+{
+    const nrd_attention_args *a = t->a;
+    const nrd_batch_view *b = a->batch;
+    int32_t seq = t->w->seq, kv_head = t->w->kv_head + 1, last_group = t->last_group;
+
+    if (kv_head == a->kv.n_kv_heads) {
+        kv_head = 0;
+        seq++;
+        if (seq == b->n_seqs || t->w->seqs || a->window > 0 || b->ctx_len[seq] < 1) {
+            memset(group, 0, ATTN_CHUNK * sizeof *group);
+            return;
+        }
+        last_group = last_group_of(t, b->ctx_len[seq]);
+    }
+    find_groups(t, seq, kv_head, last_group, chunk_after(t, t->start - 1), group);
+}
+
+/* What each place of a chunk is read for next. Where the tile's last chunk has fewer groups, the one before it asks for
+ * the rest of the next tile's first, so that all of them have time to come. */
+static void find_next(attn_work *t, int32_t chunk)
+{
+    const int32_t after = chunk_after(t, chunk);
+    const bool is_last = after >= t->end;
+    attn_group of_next[ATTN_CHUNK];
+
+    if (is_last) {
+        memset(t->next, 0, sizeof t->next);
+    } else {
+        find_groups(t, t->w->seq, t->w->kv_head, t->last_group, after, t->next);
+    }
+    if (chunk_after(t, after) < t->end) {
+        return;
+    }
+    find_next_tile(t, of_next);
+    for (int g = 0; g < ATTN_CHUNK; g++) {
+        if (!t->next[g].k && (!is_last || t->group[g].k || chunk == chunk_after(t, t->start - 1))) {
+            t->next[g] = of_next[g];
         }
     }
 }
@@ -688,6 +714,8 @@ static void wide_group(attn_work *t, int g)
     }
 }
 
+static const float attn_lane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 static void mask_row(const attn_work *t, const attn_group *p, int r, float *x)
 {
     const nrd_attention_args *a = t->a;
@@ -706,26 +734,18 @@ static void mask_row(const attn_work *t, const attn_group *p, int r, float *x)
     int32_t lo = a->window > 0 ? nrd_attention_unseen(a, t->row_pos[r]) + 1 - p->pos : 0; /* lanes [lo, hi) */
     int32_t hi = t->row_pos[r] - p->pos + 1, sink = a->n_sink - p->pos;     /* and [0, sink) */
     hi = hi < p->n ? hi : p->n;
-    for (int i = 0; i < NRD_KV_GROUP; i++) {
-        if (i >= hi || (i < lo && i >= sink)) {
-            x[i] = -INFINITY;
-        }
-    }
+    const vf none = vf_set1(-INFINITY), at = vf_load(attn_lane);
+    vf y = vf_load(x), rest = vf_gt(vf_set1((float)lo), at, none, y);
+    rest = vf_gt(vf_set1((float)sink), at, y, rest);
+    vf_store(x, vf_gt(vf_set1((float)hi), at, rest, none));
 }
 
-/* Scores of a group, [row][token]. */
+/* What is done to the scores of a group, [row][token], before their exponentials. */
 static void narrow_group(attn_work *t, int g)
 {
     const attn_group *p = &t->group[g];
     float *x = t->s + g * 16;
 
-    if (!p->k) {
-        for (int r = 0; r < t->R; r++) {
-            vf_store(x + r * ATTN_LANES, vf_set1(-INFINITY));
-        }
-        return;
-    }
-    t->scores_of(t->dim, p->k, t->q, p->v, x);
     if (t->a->softcap > 0) {
         cap_scores(t->a->softcap, x, t->R, ATTN_LANES);
     }
@@ -740,33 +760,32 @@ static void narrow_group(attn_work *t, int g)
     }
 }
 
-/* A chunk's scores become weights; what was summed before is made to fit the new maxima. */
+/* A chunk's scores become weights; what was summed before is made to fit the new maxima. Groups that are nowhere
+ * would add zeros. */
 static void narrow_softmax(attn_work *t)
 {
     const int32_t dim = t->dim, R = t->R;
     float factor[ATTN_ROWS];
 
     for (int r = 0; r < R; r++) {
-        const float *x = t->s + r * ATTN_LANES;
-        float best = vf_hmax(vf_max(vf_max(vf_load(x), vf_load(x + 16)), vf_max(vf_load(x + 32), vf_load(x + 48))));
-        float top = best > t->m[r] ? best : t->m[r];
+        vf all = vf_set1(-INFINITY);
+        for (int g = 0; g < ATTN_CHUNK; g++) {
+            all = t->group[g].k ? vf_max(all, vf_load(t->s + r * ATTN_LANES + g * 16)) : all;
+        }
+        float best = vf_hmax(all), top = best > t->m[r] ? best : t->m[r];
         factor[r] = t->m[r] == -INFINITY ? 0 : t->m[r] - top;
         t->m[r] = top;
     }
     vf_store_n(factor, vf_exp(vf_load_n(factor, R)), R);
     for (int r = 0; r < R; r++) {
         float *x = t->s + r * ATTN_LANES;
-        if (t->m[r] == -INFINITY) {
-            for (int g = 0; g < ATTN_CHUNK; g++) {
-                vf_store(x + g * 16, vf_zero());
-            }
-            continue;
-        }
-        vf sum = vf_zero(), peak = vf_set1(t->m[r]);
+        vf sum = vf_zero(), peak = vf_set1(t->m[r]); /* nothing seen yet: differences are no numbers, weights 0 */
         for (int g = 0; g < ATTN_CHUNK; g++) {
-            vf e = vf_exp(vf_sub(vf_load(x + g * 16), peak));
-            vf_store(x + g * 16, e);
-            sum = vf_add(sum, e);
+            if (t->group[g].k) {
+                vf e = vf_exp(vf_sub(vf_load(x + g * 16), peak));
+                vf_store(x + g * 16, e);
+                sum = vf_add(sum, e);
+            }
         }
         t->l[r] = t->l[r] * factor[r] + vf_sum(sum);
         if (factor[r] != 1.0f) {
@@ -781,8 +800,8 @@ static void narrow_softmax(attn_work *t)
 
 static void wide_chunk(attn_work *t, int32_t chunk)
 {
+    find_groups(t, t->w->seq, t->w->kv_head, t->last_group, chunk, t->group);
     for (int g = 0; g < ATTN_CHUNK; g++) {
-        find_group(t, chunk, g);
         wide_group(t, g);
     }
     for (int r = 0; r < t->R; r += 16) {
@@ -803,31 +822,29 @@ NRD_INLINE void ask_for(const uint8_t *p, size_t bytes)
     }
 }
 
-/* first: the tile's first chunk, where the next one begins too. Where the last chunk has fewer groups, the one before
- * it asks for the rest of the next tile's first keys, so that all of them have time to come. */
-static void narrow_chunk(attn_work *t, int32_t chunk, int32_t first)
+static void narrow_chunk(attn_work *t, int32_t chunk)
 {
+    const size_t bytes = (size_t)t->dim * NRD_KV_GROUP * t->elem;
+
+    find_groups(t, t->w->seq, t->w->kv_head, t->last_group, chunk, t->group);
+    find_next(t, chunk);
     for (int g = 0; g < ATTN_CHUNK; g++) {
-        find_group(t, chunk, g);
-        narrow_group(t, g);
+        const attn_group *p = &t->group[g];
+        if (p->k) {
+            t->scores_of(t->dim, p->k, t->q, p->v, t->s + g * 16);
+            narrow_group(t, g);
+        }
     }
     narrow_softmax(t);
     for (int g = 0; g < ATTN_CHUNK; g++) {
         const attn_group *p = &t->group[g];
-        const uint8_t *ahead = chunk + 1 < t->end ? next_keys(t->w, chunk + 1, first, g) : NULL;
-        if (!ahead && chunk + 2 >= t->end && (chunk + 1 < t->end || p->v || chunk == first)) {
-            ahead = next_keys(t->w, -1, first, g);
-        }
+        const uint8_t *ahead = t->next[g].k;
         if (ahead && (!p->v || p->n < NRD_KV_GROUP)) { /* weigh asks for as many tokens' as it takes */
-            ask_for(ahead, (size_t)t->dim * NRD_KV_GROUP * t->elem);
-        }
-        if (!p->v) {
-            continue;
+            ask_for(ahead, bytes);
         }
         ahead = ahead ? ahead : p->v;
-        for (int32_t d = 0; d < t->dim; d += 16) {
-            t->weigh_of(t->dim, p->n, p->v + (size_t)d * t->elem, t->s + g * 16,
-                        ahead + (size_t)d * 16 * t->elem, t->o + d);
+        for (int32_t d = 0; p->v && d < t->dim; d += 16) {
+            t->weigh_of(t->dim, p->n, p->v + (size_t)d * t->elem, t->s + g * 16, ahead + (size_t)d * 16 * t->elem, t->o + d);
         }
     }
 }
@@ -846,10 +863,16 @@ static void end_split(attn_work *t, int32_t chunk)
                 for (int i = 0; i < 16; i++) {
                     columns[i] = t->o + (d + i) * t->R + r;
                 }
-                turn_rows(16, 1.0f, columns, t->room + r * dim + d, dim);
+                turn_rows(16, 1.0f, columns, (t->fresh ? w->total : t->room) + r * dim + d, dim);
             }
         }
         o = t->room;
+    }
+    if (t->fresh) { /* as merging it with nothing */
+        memcpy(w->total_max, t->m, (size_t)t->R * 4);
+        memcpy(w->total_sum, t->l, (size_t)t->R * 4);
+        t->fresh = false;
+        return;
     }
     if (!(t->stops && chunk == t->end && chunk % NRD_ATTN_SPLIT_CHUNKS)) {
         merge_rows(t->R, dim, w->total_max, w->total_sum, w->total, t->m, t->l, o);
@@ -870,7 +893,6 @@ static void attention_tile(const nrd_attn_tile *w)
     begin_tile(&t, w);
     load_rows(&t);
     find_chunks(&t);
-    const int32_t first = t.start > t.from_chunk || t.sink_end >= 0 ? t.start : t.from_chunk;
     for (int32_t chunk = t.start; chunk < t.end;) {
         int32_t split_end = (chunk / NRD_ATTN_SPLIT_CHUNKS + 1) * NRD_ATTN_SPLIT_CHUNKS;
         split_end = split_end < t.end ? split_end : t.end;
@@ -882,10 +904,13 @@ static void attention_tile(const nrd_attn_tile *w)
             if (t.wide) {
                 wide_chunk(&t, chunk);
             } else {
-                narrow_chunk(&t, chunk, first);
+                narrow_chunk(&t, chunk);
             }
         }
         end_split(&t, chunk);
+    }
+    if (t.fresh) { /* nothing was seen */
+        memset(w->total, 0, (size_t)(t.R * t.dim) * 4);
     }
     for (int r = 0; t.stops && r < t.rows; r++) {
         memcpy(t.row[r].total, w->total + (int64_t)r * t.dim, (size_t)t.dim * 4);
