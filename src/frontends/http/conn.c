@@ -150,16 +150,6 @@ void nrd_http_segment_free(nrd_http_segment *s)
     free(s);
 }
 
-/* ev_closed is edge-triggered: with the level form a reset would be reported again and again
- * as long as the connection is not read. */
-void nrd_http_conn_want(struct event *ev, bool *is_on, bool on)
-{
-    if (on != *is_on) {
-        (void)(on ? event_add(ev, NULL) : event_del(ev));
-        *is_on = on;
-    }
-}
-
 void nrd_http_conn_release(nrd_http_conn *c)
 {
     if (c->depth == 0 && c->dead) {

@@ -2,8 +2,8 @@
  * frontends/http/conn.h - connections and loops from inside: for the files that make up the server.
  *
  * Purpose   One connection is a state machine: read.c turns bytes into requests, reply.c answers,
- *           write.c sends, both through transport.c; conn.c ends it; events.c makes it and calls these when something
- *           happens; loop.c gives it a thread, inbox.c the tasks of others, accept.c accepts.
+ *           write.c sends, both through transport.c; handshake.c agrees on TLS; conn.c ends it;
+ *           events.c makes it and calls these when something happens; loop.c gives it a thread, inbox.c the tasks of others, accept.c accepts.
  * Owner     The loop's thread, for everything here except nrd_http_post.
  * Lifetime  A caller that may see the connection die raises `depth` meanwhile and calls
  *           nrd_http_conn_release at its end; the struct is freed by the last of them.
@@ -61,6 +61,8 @@ struct nrd_http_conn {
     int fd;
     void *tls; /* owns; NULL: the bytes are sent as they are */
     bool hello_seen, read_wants_write; /* of TLS */
+    /* ev_closed is edge-triggered: with the level form a reset would be reported again and again as long as the
+     * connection is not read. */
     struct event ev_read, ev_closed, ev_write;
     bool on_read, on_closed, on_write;
     bool dead; /* fd is closed; freed when depth is 0 */
@@ -145,7 +147,13 @@ void nrd_http_conn_close(nrd_http_conn *c);
 /* Everything is sent and the connection shall end. */
 void nrd_http_conn_finish(nrd_http_conn *c);
 /* Adds or removes an event; *is_on remembers. */
-void nrd_http_conn_want(struct event *ev, bool *is_on, bool on);
+static inline void nrd_http_conn_want(struct event *ev, bool *is_on, bool on)
+{
+    if (on != *is_on) {
+        (void)(on ? event_add(ev, NULL) : event_del(ev));
+        *is_on = on;
+    }
+}
 
 /* Input is read when there is a place for it; otherwise only the end of the connection is watched. */
 void nrd_http_conn_update_reading(nrd_http_conn *c);
@@ -160,11 +168,13 @@ ssize_t nrd_http_conn_recv(nrd_http_conn *c, void *to, size_t n);
 ssize_t nrd_http_conn_sendv(nrd_http_conn *c, struct iovec *iov, int n);
 /* Input has been taken from the socket that no event will tell of. */
 bool nrd_http_conn_has_pending(const nrd_http_conn *c);
+/* Says the end where it can be said at once; what follows is not encrypted. */
+void nrd_http_conn_end_tls(nrd_http_conn *c);
+
+/* ---- handshake.c ---- */
 /* Goes on with it. true: done, the state is READ_HEAD; else it waits, or the connection has ended. */
 bool nrd_http_conn_handshake(nrd_http_conn *c);
 bool nrd_http_conn_handshake_is_late(const nrd_http_conn *c);
-/* Says the end where it can be said at once; what follows is not encrypted. */
-void nrd_http_conn_end_tls(nrd_http_conn *c);
 
 /* ---- read.c ---- */
 /* Where the next bytes go; false: nowhere. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * /v1/files: lists, single files, their content and their end. Uploads are in upload.c. */
+ * /v1/files: lists, single files, their content and their end. Uploads are in upload.c, which uses this file. */
 #include "frontends/openai/internal.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ void nrd_oai_put_file(nrd_str *out, const nrd_file_info *f)
 
 /* ---- lists and single files ---- */
 
-static nrd_error *put_list(nrd_oai_question *q)
+nrd_error *nrd_oai_put_files(nrd_oai_question *q)
 {
     char owner[NRD_FILE_OWNER], after[64] = "", purpose[NRD_FILE_PURPOSE] = "";
     nrd_file_info *v = NULL;
@@ -55,16 +55,6 @@ static nrd_error *put_list(nrd_oai_question *q)
     nrd_str_printf(&q->out, ",\"has_more\":%s}", more ? "true" : "false");
     free(v);
     return NULL;
-}
-
-void nrd_oai_on_files(void *user, nrd_http_request *req, const nrd_http_route *route)
-{
-    (void)route;
-    if (req->head.method == NRD_HTTP_POST) {
-        nrd_oai_upload(user, req);
-    } else {
-        nrd_oai_ask(user, req, NULL, put_list);
-    }
 }
 
 static nrd_error *put_one(nrd_oai_question *q)

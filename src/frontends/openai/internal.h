@@ -321,12 +321,19 @@ nrd_error *nrd_oai_read_bad_words(nrd_oai_request *r, const nrd_json *root) NRD_
 /* The model sees, and its template knows where pictures stand. */
 bool nrd_oai_takes_pictures(const nrd_oai_model *m);
 nrd_error *nrd_oai_check_picture(const char *base64, size_t n, const char *field) NRD_MUST_USE;
+/* Of a part that is one: its base64 goes to r->images. UNSUPPORTED: an address. */
+nrd_error *nrd_oai_add_picture(nrd_oai_request *r, const nrd_json *part, size_t index) NRD_MUST_USE;
+/* A part with a picture, from base64 as other APIs have it; field: where it stands. */
+nrd_error *nrd_oai_put_image_url(nrd_str *out, const nrd_json *base64, const char *field) NRD_MUST_USE;
+
 /* videos.c: the same of videos, which are frames. add: of a part that is one. */
 bool nrd_oai_takes_videos(const nrd_oai_model *m);
 bool nrd_oai_is_video(const nrd_json *part);
 nrd_error *nrd_oai_add_video(nrd_oai_request *r, const nrd_json *part, size_t index) NRD_MUST_USE;
 /* Of a rendered chat: the groups' places, each behind its time, where the template has put one for the video. */
 nrd_error *nrd_oai_put_times(const nrd_oai_request *r, nrd_str *chat) NRD_MUST_USE;
+
+/* parts.c */
 /* A message's content, a text or parts, as such a template reads it: a list of parts, or a text with words as places; pictures go to r->images. */
 nrd_error *nrd_oai_put_picture_parts(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index) NRD_MUST_USE;
 /* The same of a tool's message. Where the template has no place for pictures in one, they stand in a message of the user
@@ -334,8 +341,6 @@ nrd_error *nrd_oai_put_picture_parts(nrd_oai_request *r, nrd_str *out, const nrd
 nrd_error *nrd_oai_put_tool_parts(nrd_oai_request *r, nrd_str *out, const nrd_json *content, size_t index) NRD_MUST_USE;
 /* That message, where there are such parts. */
 void nrd_oai_put_shown(nrd_oai_request *r, nrd_str *out);
-/* A part with a picture, from base64 as other APIs have it; field: where it stands. */
-nrd_error *nrd_oai_put_image_url(nrd_str *out, const nrd_json *base64, const char *field) NRD_MUST_USE;
 
 /* admit.c */
 /* Always takes err. */
@@ -397,13 +402,14 @@ nrd_error *nrd_oai_query_limit(const nrd_http_request *req, long long usual, lon
 nrd_error *nrd_oai_query_order(const nrd_http_request *req, bool *out_ascending) NRD_MUST_USE;
 
 /* files.c */
-nrd_http_handler nrd_oai_on_files, nrd_oai_on_file, nrd_oai_on_file_content;
+nrd_http_handler nrd_oai_on_file, nrd_oai_on_file_content;
 void nrd_oai_put_file(nrd_str *out, const nrd_file_info *f);
+nrd_error *nrd_oai_put_files(nrd_oai_question *q) NRD_MUST_USE; /* the list, as its query asks for it */
 /* Who asks, for the store of files. */
 void nrd_oai_owner(const nrd_openai *o, const nrd_http_request *req, char out[NRD_FILE_OWNER]);
 
 /* upload.c */
-void nrd_oai_upload(nrd_openai *o, nrd_http_request *req);
+nrd_http_handler nrd_oai_on_files;
 
 /* batch_api.c */
 nrd_http_handler nrd_oai_on_batches, nrd_oai_on_batch, nrd_oai_on_batch_cancel;
@@ -609,6 +615,13 @@ size_t nrd_oai_answer_bytes(const nrd_oai_request *r); /* about what that takes 
 nrd_error *nrd_oai_chunk(nrd_oai_choice *c) NRD_MUST_USE; /* what became new in one choice */
 void nrd_oai_last_chunks(nrd_oai_request *r);          /* usage and the end of the stream */
 void nrd_oai_put_error(nrd_str *out, int status, const char *message, const char *param, const char *code); /* OpenAI's */
+long long nrd_oai_prompt_tokens(const nrd_oai_choice *c); /* those of pictures too, once the model has answered */
+long long nrd_oai_cached_tokens(const nrd_oai_choice *c); /* how many of them came from the cache */
+long long nrd_oai_used_tokens(const nrd_oai_request *r); /* of prompts that were answered, and of the answers */
+
+/* log_probs.c */
+/* Of a choice's tokens from `from` on, as its form lists them, or null; with_prompt: of the prompt's too, where that is echoed. */
+void nrd_oai_put_choice_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, bool with_prompt);
 /* Log probabilities of the tokens from `from` on, as OpenAI lists them; with their ids as llama.cpp does. */
 void nrd_oai_put_log_probs(nrd_str *o, const nrd_oai_choice *c, size_t from, bool with_ids);
 void nrd_oai_put_log_prob(nrd_str *o, float v);
@@ -620,10 +633,6 @@ void nrd_oai_put_token(nrd_str *o, const nrd_oai_request *r, int32_t id, nrd_str
 /* Copies what came with the first response; nothing where none came or they are here already. */
 nrd_error *nrd_oai_take_prompt_probs(nrd_oai_choice *c, const nrd_oai_probs *from) NRD_MUST_USE;
 void nrd_oai_put_prompt_probs(nrd_str *o, const nrd_oai_choice *c); /* a list, null for the first token */
-/* How many tokens of the prompt came from the cache. */
-long long nrd_oai_prompt_tokens(const nrd_oai_choice *c); /* those of pictures too, once the model has answered */
-long long nrd_oai_cached_tokens(const nrd_oai_choice *c);
-long long nrd_oai_used_tokens(const nrd_oai_request *r); /* of prompts that were answered, and of the answers */
 
 /* parse.c */
 typedef struct nrd_oai_parsed {

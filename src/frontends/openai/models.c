@@ -658,13 +658,6 @@ static nrd_error *find_only(nrd_openai *o, nrd_oai_model **out, bool *out_adapte
                                                   : "no language model is ready");
 }
 
-bool nrd_oai_takes_any_name(const nrd_openai *o, const nrd_http_request *req)
-{
-    int key;
-    return req && !o->api->options->strict_model_names && !o->api->options->allow_lora_loading && !o->api->front->puller &&
-           !nrd_http_is_local(req, &key);
-}
-
 nrd_error *nrd_oai_find_asked(nrd_openai *o, nrd_http_request *req, const char *name, nrd_oai_model **out)
 {
     nrd_oai_model *only = NULL;

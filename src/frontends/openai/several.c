@@ -17,6 +17,13 @@ nrd_switch_model *nrd_oai_switch_model(nrd_openai *o, const char *name)
     return m;
 }
 
+bool nrd_oai_takes_any_name(const nrd_openai *o, const nrd_http_request *req)
+{
+    int key;
+    return req && !o->api->options->strict_model_names && !o->api->options->allow_lora_loading && !o->api->front->puller &&
+           !nrd_http_is_local(req, &key);
+}
+
 nrd_switch_model *nrd_oai_switch_asked(nrd_openai *o, const nrd_http_request *req, const char *name)
 {
     nrd_switch_model *m = nrd_oai_switch_model(o, name);

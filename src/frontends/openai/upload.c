@@ -221,7 +221,7 @@ static void on_piece(nrd_http_request *req, void *arg, const char *data, size_t 
     }
 }
 
-void nrd_oai_upload(nrd_openai *o, nrd_http_request *req)
+static void upload_file(nrd_openai *o, nrd_http_request *req)
 {
     const nrd_view *type = nrd_http_find_field(&req->head, "Content-Type");
     const uint64_t most = nrd_file_store_limits(o->files)->max_file_bytes;
@@ -259,5 +259,15 @@ void nrd_oai_upload(nrd_openai *o, nrd_http_request *req)
         fail(u, err);
     } else {
         read_more(u);
+    }
+}
+
+void nrd_oai_on_files(void *user, nrd_http_request *req, const nrd_http_route *route)
+{
+    (void)route;
+    if (req->head.method == NRD_HTTP_POST) {
+        upload_file(user, req);
+    } else {
+        nrd_oai_ask(user, req, NULL, nrd_oai_put_files);
     }
 }
