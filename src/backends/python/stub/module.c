@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The module: its exception, its start. */
+ * The module and its start. */
 #include "backends/python/stub/stub.h"
-
-PyObject *nrd_stub_exception;
-
-PyObject *nrd_stub_fail(const char *text)
-{
-    PyErr_SetString(nrd_stub_exception, text);
-    return NULL;
-}
 
 /* bind(make_request, numpy) */
 static PyObject *m_bind(PyObject *self, PyObject *args)
@@ -43,14 +35,8 @@ PyMODINIT_FUNC PyInit_c_python_backend_utils(void)
     if (!module) {
         return NULL;
     }
-    nrd_stub_exception =
-        PyErr_NewException("c_python_backend_utils.TritonModelException", NULL, NULL);
-    Py_XINCREF(nrd_stub_exception); /* one for the module, one for this file */
-    if (!nrd_stub_exception ||
-        PyModule_AddObject(module, "TritonModelException", nrd_stub_exception) != 0 ||
-        !nrd_stub_init_channel(module) || !nrd_stub_init_array() || !nrd_stub_init_tensor(module) ||
-        !nrd_stub_init_message() || !nrd_stub_init_commands(module) ||
-        !nrd_stub_init_calls(module)) {
+    if (!nrd_stub_init_error(module) || !nrd_stub_init_channel(module) || !nrd_stub_init_array() || !nrd_stub_init_tensor(module) ||
+        !nrd_stub_init_message() || !nrd_stub_init_commands(module) || !nrd_stub_init_calls(module)) {
         Py_DECREF(module);
         return NULL;
     }

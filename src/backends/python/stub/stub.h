@@ -29,18 +29,19 @@
 /* Exported by every CPython since 3.3 and part of the stable ABI since 3.10. */
 extern const char *PyUnicode_AsUTF8AndSize(PyObject *unicode, Py_ssize_t *size);
 
-/* ---- module.c ---- */
+/* ---- error.c ---- */
 
 extern PyObject *nrd_stub_exception;       /* TritonModelException */
 PyObject *nrd_stub_fail(const char *text); /* raises it; NULL */
 
-/* Each adds its file's types and functions to the module. */
+/* Each adds its file's types and functions to the module; module.c calls them. */
 bool nrd_stub_init_array(void);
 bool nrd_stub_init_calls(PyObject *module);
 bool nrd_stub_init_channel(PyObject *module);
 bool nrd_stub_init_commands(PyObject *module);
+bool nrd_stub_init_error(PyObject *module);
 bool nrd_stub_init_message(void);
-bool nrd_stub_init_tensor(PyObject *module);
+bool nrd_stub_init_tensor(PyObject *module); /* tensor_type.c */
 
 /* ---- channel.c ---- */
 
