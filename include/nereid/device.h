@@ -214,6 +214,9 @@ typedef struct nrd_device_ops {
      * NULL pointers: never. */
     nrd_error *(*linear_gated)(nrd_stream *s, const nrd_linear_args *a, nrd_act_kind act, bool *done);
     nrd_error *(*moe_linear_gated)(nrd_stream *s, const nrd_moe_linear_args *a, nrd_act_kind act, bool *done);
+
+    /* NULL pointer: not on this device, where rows of rope_kv are in the host's memory. */
+    nrd_error *(*kv_rows)(nrd_stream *s, const nrd_kv_rows_args *a);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -151,8 +151,8 @@ typedef struct nrd_exec_config {
     int32_t eagle_top_k;        /* of each level so many are given to the heads, at most 20; 0: 10 */
     double eagle_posterior_threshold; /* of decoding_mode eagle: typical acceptance of drawn answers, in [0, 1]; 0: they are exact */
     /* For calibration, as on_product_input, with its user: what a layer with attention puts into its cache, keys behind norm and
-     * rotation. keys and values [n_kv_heads, head_dim] of the first token; `stride` numbers on are those of the next. Not told
-     * of latent attention; on CPUs only. */
+     * rotation. keys and values [n_kv_heads, head_dim] of the first token; `stride` numbers on are those of the next. Both in
+     * the host's memory. Not told of latent attention. */
     void (*on_cache)(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values);
     /* Disaggregated serving, of an executor that computes prompts for others (NRD_REQUEST_CONTEXT_ONLY): how long a prompt is
      * kept for whoever generates, and how many tokens of prompts at once; a request that would be beyond is UNAVAILABLE. */

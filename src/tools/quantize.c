@@ -305,6 +305,9 @@ static nrd_error *measure(job *j, const char *path, nrd_qmeasure *m, nrd_qreport
 {
     nrd_model_path after = {0};
     nrd_error *err = NULL;
+    const bool on_cpu = !strcmp(j->o->device, "cpu");
+    /* a CPU has no cache of E4M3 */
+    const nrd_dtype cache = on_cpu && j->settings.cache_dtype == NRD_DTYPE_F8_E4M3 ? NRD_DTYPE_NONE : j->settings.cache_dtype;
 
     NRD_TRY(nrd_qmeasure_init(m, &j->evaluation));
     NRD_TRY(need_engine(j, path));
@@ -312,9 +315,7 @@ static nrd_error *measure(job *j, const char *path, nrd_qmeasure *m, nrd_qreport
     NRD_TRY_GOTO(nrd_model_path_open(&after, j->o->output_dir, j->o->device, (nrd_engine_asked){0}), err, done);
     NRD_TRY_GOTO(nrd_qspeed_token_bytes(&r->token_bytes_before, j->engine.engine), err, done);
     NRD_TRY_GOTO(nrd_qspeed_token_bytes(&r->token_bytes_after, after.engine), err, done);
-    /* a CPU has no cache of E4M3 */
-    err = nrd_qmeasure_run(m, after.engine, true, j->settings.scheme.grid.is_float && !strcmp(j->o->device, "cpu"),
-                           j->settings.cache_dtype == NRD_DTYPE_I8 ? NRD_DTYPE_I8 : NRD_DTYPE_NONE, j->o->device, j->o->threads);
+    err = nrd_qmeasure_run(m, after.engine, true, j->settings.scheme.grid.is_float && on_cpu, cache, j->o->device, j->o->threads);
 done:
     nrd_model_path_close(&after);
     return err;

@@ -560,16 +560,18 @@ static void attn_make(attn_made *m, const attn_case *of)
 
 /* ---- a device ---- */
 
+/* Of a number that the cache may have rounded to the neighbour. */
+static double cache_step(nrd_dtype kv)
+{
+    return kv == NRD_DTYPE_F32 ? 0 : kv == NRD_DTYPE_F16 ? 2e-3 : kv == NRD_DTYPE_BF16 ? 1.6e-2 : 5.1e-2;
+}
+
 /* Softmax weights sum to one: errors of scores (dim roundings) and of e^x enter relatively. The cache may round K
  * and V of this step to the neighbour: half a step of its type. Elsewhere P is rounded to the 16-bit type of the
  * tensor cores; with f8_products Q and P have four bits each. */
 static limit attention_limit(const attn_made *m)
 {
-    const nrd_dtype kv = m->c.kv_type;
-    const double step = kv == NRD_DTYPE_F32    ? 0
-                        : kv == NRD_DTYPE_F16  ? 2e-3
-                        : kv == NRD_DTYPE_BF16 ? 1.6e-2
-                                               : 5.1e-2;
+    const double step = cache_step(m->c.kv_type);
 
     if (kind->is_exact) {
         return (limit){
@@ -625,6 +627,29 @@ static void last_alone(const attn_made *m, const target *t, const nrd_attention_
     ok(t->ops->attention(t->s, &a));
     same_bytes(t, "a token alone", dev_rows(t, NRD_DTYPE_F32, a.out, NULL, 1, width),
                out + last * width, (size_t)width * 4);
+}
+
+/* What the cache holds of step 1's tokens. */
+static void target_rows(const attn_made *m, const target *t, const nrd_batch_view *v, const nrd_kv_layer *kv)
+{
+    const attn_case *c = &m->c;
+    const nrd_batch_view *b = &m->views[1];
+    const int64_t row = 2 * (int64_t)c->n_kv * c->dim;
+    const nrd_kv_rows_args a = {.batch = v, .kv = *kv, .out = dev_out(t, (size_t)(b->n_tokens * row) * 4)};
+    float *got = host((size_t)(b->n_tokens * row) * 4), *want = host((size_t)(b->n_tokens * row) * 4);
+
+    ok(t->ops->kv_rows(t->s, &a));
+    dev_get(t, got, a.out, (size_t)(b->n_tokens * row) * 4);
+    for (int64_t i = 0; i < b->n_tokens * row; i++) {
+        const int32_t tok = (int32_t)(i / row), head = (int32_t)(i % row / c->dim), d = (int32_t)(i % c->dim);
+        const int32_t slot = nrd_kv_slot(b, tok), in = slot % c->block_tokens;
+        const int32_t block = b->block_table[(int64_t)b->token_seq[tok] * b->block_table_stride + slot / c->block_tokens];
+        const bool is_v = head >= c->n_kv;
+        const int64_t at = is_v ? nrd_kv_v_index(&m->kv, head - c->n_kv, in, d) : nrd_kv_k_index(&m->kv, head, in, d);
+        const int64_t all = (int64_t)c->n_kv * 2 * nrd_kv_head_elems(c->block_tokens, c->dim);
+        want[i] = block < 0 ? 0 : ((const float *)m->kv.base)[block * all + at];
+    }
+    compare(t, "rows of the cache", got, want, b->n_tokens * row, (limit){0, 0, cache_step(c->kv_type) + 1e-5});
 }
 
 /* Whether a case's keys and values are also written without the queries beside them. */
@@ -736,6 +761,9 @@ static void attn_target(const attn_made *m, const target *t)
             queries_alone(m, t, &r);
         }
         a.q = r.qkv;
+    }
+    if (t->ops->kv_rows) {
+        target_rows(m, t, &v, &kv);
     }
     float *got = dev_rows(t, c->act, a.q, NULL, n, row),
           *want = rows_of(c->act, m->q, NULL, n, row);

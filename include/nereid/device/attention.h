@@ -49,6 +49,13 @@ typedef struct nrd_rope_kv_args {
     nrd_kv_layer kv;
 } nrd_rope_kv_args;
 
+/* What rope_kv has put into the cache for the tokens of a batch, as attention reads it; for calibration, it is not fast. */
+typedef struct nrd_kv_rows_args {
+    const nrd_batch_view *batch; /* host struct, copied */
+    nrd_kv_layer kv;             /* with heads */
+    float *out;                  /* [n_tokens, 2 n_kv_heads * head_dim]: keys, then values; 0 where the table has no block */
+} nrd_kv_rows_args;
+
 /* out[t, 0] = the sum of squares of token t's q, out[t, 1] of its k, before rope_kv: what a norm over all heads needs where
  * ranks share them. */
 typedef struct nrd_head_squares_args {

@@ -177,6 +177,7 @@ static void fill_ops(nrd_device_ops *ops)
     ops->gated_norm = nrd_cuda_gated_norm;
     ops->rg_lru = nrd_cuda_rg_lru;
     ops->head_squares = nrd_cuda_head_squares;
+    ops->kv_rows = nrd_cuda_kv_rows;
     ops->altup_predict = nrd_cuda_altup_predict;
     ops->altup_correct = nrd_cuda_altup_correct;
     ops->altup_match = nrd_cuda_altup_match;

@@ -211,6 +211,7 @@ nrd_error *nrd_cuda_linear_skinny(nrd_stream *s, const nrd_linear_args *a, int32
 /* head_norm.cu: the norm of rope_kv where it is of all heads together; in place */
 nrd_error *nrd_cuda_head_norm(nrd_stream *s, const nrd_rope_kv_args *a);
 nrd_error *nrd_cuda_head_squares(nrd_stream *s, const nrd_head_squares_args *a);
+nrd_error *nrd_cuda_kv_rows(nrd_stream *s, const nrd_kv_rows_args *a);
 /* act.cu: rows of act dtype -> F8 with a scale each */
 nrd_error *nrd_cuda_row_quant(nrd_stream *s, const void *x, nrd_dtype dtype, int32_t n_rows, int32_t cols,
                      void *out, float *out_scale);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * copy_blocks, move_tokens, counts: whole KV blocks from pool to pool; single tokens within a pool; a slot's row of
- * token counts.
+ * copy_blocks, move_tokens, kv_rows, counts: whole KV blocks from pool to pool; single tokens within a pool; a batch's
+ * tokens out of one; a slot's row of token counts.
  * Work      copy_blocks: 16-byte copies, 64 pairs a launch in the kernel's parameters (the pairs are
  *           host memory and copied at the call, so a graph may hold them); move_tokens: a thread has an element of
- *           a token and goes through the pairs in their order, since one may read what another wrote; counts: one
+ *           a token and goes through the pairs in their order, since one may read what another wrote; kv_rows: a block a token; counts: one
  *           block, atomics on 16-bit halves.
  * Bound     memory.
  */
@@ -128,6 +128,57 @@ nrd_error *nrd_cuda_move_tokens(nrd_stream *s, const nrd_move_tokens_args *a)
         }
     }
     return NULL;
+}
+
+struct kv_rows_params {
+    const void *cache;
+    const float *scales;
+    kv_geom g;
+    int n_blocks, table_stride;
+    const int32_t *positions, *token_seq, *q_start, *ctx_len, *block_table;
+    bool tree;
+    float *out;
+};
+
+template <typename C> static __global__ void __launch_bounds__(256) kv_rows_kernel(kv_rows_params a)
+{
+    const int t = blockIdx.x, seq = a.token_seq[t], row = a.g.n_kv * a.g.hd;
+    const int slot = a.tree ? a.ctx_len[seq] - a.q_start[seq + 1] + t : a.positions[t];
+
+    pdl_wait();
+    pdl_go();
+    const int64_t block = a.block_table[(int64_t)seq * a.table_stride + slot / a.g.bt];
+    const bool there = block >= 0 && block < a.n_blocks;
+    const C *cache = (const C *)a.cache + (there ? block : 0) * a.g.block_elems;
+    for (int i = threadIdx.x; i < 2 * row; i += blockDim.x) {
+        const int head = i / a.g.hd, d = i % a.g.hd;
+        const bool is_v = i >= row;
+        const int64_t at = element_at(a.g, is_v ? head - a.g.n_kv : head, slot % a.g.bt, d, is_v);
+        a.out[(int64_t)t * 2 * row + i] = there ? to_f(cache[at]) * kv_scale_at(a.scales, head) : 0.0f;
+    }
+}
+
+nrd_error *nrd_cuda_kv_rows(nrd_stream *s, const nrd_kv_rows_args *a)
+{
+    const nrd_batch_view *b = a->batch;
+    const kv_rows_params p = {a->kv.base, kv_scales_of(&a->kv), kv_geom_of(&a->kv), a->kv.n_blocks, b->block_table_stride, b->positions,
+                              b->token_seq, b->q_start, b->ctx_len, b->block_table, b->tree_mask != NULL, a->out};
+    const dim3 grid((unsigned)b->n_tokens), block(256);
+
+    if (b->n_tokens == 0) {
+        return NULL;
+    }
+    if (a->kv.n_kv_heads > 0) {
+        switch (a->kv.dtype) {
+        case NRD_DTYPE_F32: return launch(s, kv_rows_kernel<float>, grid, block, 0, p);
+        case NRD_DTYPE_F16: return launch(s, kv_rows_kernel<f16>, grid, block, 0, p);
+        case NRD_DTYPE_BF16: return launch(s, kv_rows_kernel<bf16>, grid, block, 0, p);
+        case NRD_DTYPE_F8_E4M3: return launch(s, kv_rows_kernel<f8>, grid, block, 0, p);
+        case NRD_DTYPE_I8: return launch(s, kv_rows_kernel<int8_t>, grid, block, 0, p);
+        default: break;
+        }
+    }
+    return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: kv_rows of %d heads of dtype %d", a->kv.n_kv_heads, (int)a->kv.dtype);
 }
 
 static __global__ void counts_kernel(const int32_t *ids, int n, uint16_t *row, int vocab)

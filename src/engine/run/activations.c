@@ -76,6 +76,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
         NRD_TRY(nrd_run_alloc_common(r, &p, t, 2 * sizeof(float), "activations"));
         r->head_squares = p;
     }
+    NRD_TRY(nrd_run_init_inputs(r));
     NRD_TRY(nrd_run_init_experts(r));
     NRD_TRY(nrd_run_init_latent(r));
     NRD_TRY(nrd_run_init_recurrent(r));
@@ -121,7 +122,8 @@ void nrd_run_free_activations(nrd_runner *r)
 {
     void *common[] = {r->x, r->normed, r->delta, r->row_scale, r->part_logits, r->slot_tokens, r->head_squares};
     void *mem[] = {r->qkv,    r->att,      r->up,     r->mid, r->logits, r->inv_freq, r->inv_freq_local, r->pair_axis,
-                   r->alibi,  r->rel_bias, r->counts, r->adapter_hidden, r->taps, r->made, r->orders, r->scales};
+                   r->alibi,  r->rel_bias, r->counts, r->adapter_hidden, r->taps, r->made, r->orders, r->scales,
+                   r->kv_rows};
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++) {
         nrd_run_free_common(r, common[i]);
     }
@@ -140,6 +142,7 @@ void nrd_run_free_activations(nrd_runner *r)
         nrd_run_free(r, r->pool_sums);
     }
     nrd_run_free_host(r, r->row_ids_host);
+    nrd_run_free_host(r, r->kv_rows_host);
     nrd_run_free_host(r, r->count_ids_host);
     nrd_run_free_host(r, r->rows_host);
 }

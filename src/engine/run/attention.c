@@ -72,7 +72,7 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         NRD_TRY(sum_squares(r, v->n_tokens));
     }
     NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
-    NRD_TRY(y->q_only ? NULL : nrd_run_tell_cache(r, layer, v->n_tokens));
+    NRD_TRY(y->q_only ? NULL : nrd_run_tell_cache(r, layer, v));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_ROPE_KV, v->n_tokens,
                          (double)(2 * m->n_heads + 2 * n_kv) * kv->head_dim * (double)r->act_bytes +
                              nrd_run_bytes(2.0 * n_kv * kv->head_dim, r->kv_dtype),

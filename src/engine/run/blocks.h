@@ -109,6 +109,7 @@ bool nrd_run_head_adds_delta(const nrd_runner *r);
 /* ---- inputs.c ---- */
 
 nrd_error *nrd_run_check_inputs(const nrd_runner *r) NRD_MUST_USE;
+nrd_error *nrd_run_init_inputs(nrd_runner *r) NRD_MUST_USE;
 /* Tells cfg.on_input what goes into product p: once it has been computed, so this waits. Nothing without on_input. */
 nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
                               int32_t n_tokens) NRD_MUST_USE;
@@ -116,7 +117,8 @@ nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, co
  * for each sorted pair. */
 nrd_error *nrd_run_tell_experts(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
                                 bool x_sorted) NRD_MUST_USE;
-/* Tells cfg.on_cache what rope_kv has put into the cache: r->qkv has it, too. Nothing without on_cache. */
-nrd_error *nrd_run_tell_cache(nrd_runner *r, int32_t layer, int32_t n_tokens) NRD_MUST_USE;
+/* Tells cfg.on_cache what rope_kv has put into the cache: where the host reads the device's memory, r->qkv has it, too. Waits.
+ * Nothing without on_cache. */
+nrd_error *nrd_run_tell_cache(nrd_runner *r, int32_t layer, const nrd_batch_view *v) NRD_MUST_USE;
 
 #endif

@@ -3,6 +3,7 @@
  * them. */
 #include "base/mem.h"
 #include "engine/run/blocks.h"
+#include "engine/run/operations.h"
 
 #include <stdlib.h>
 
@@ -17,10 +18,31 @@ nrd_error *nrd_run_check_inputs(const nrd_runner *r)
     if (r->cfg.rank.size > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input and on_cache need one rank; there are %d", r->cfg.rank.size);
     }
-    if (!info.host_is_device && (r->cfg.on_cache || r->spec->has_experts)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s on '%s'; use the device \"cpu\"",
-                          r->cfg.on_cache ? "on_cache is not told" : "what goes into experts is not told", info.name);
+    if (!info.host_is_device && r->cfg.on_input && r->spec->has_experts) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "what goes into experts is not told on '%s'; use the device \"cpu\"", info.name);
     }
+    return r->cfg.on_cache && !info.host_is_device && !r->dev->ops->kv_rows
+               ? nrd_errorf(NRD_ERR_UNSUPPORTED, "what goes into the cache is not told on '%s'; use the device \"cpu\"", info.name)
+               : NULL;
+}
+
+nrd_error *nrd_run_init_inputs(nrd_runner *r)
+{
+    size_t most = 0;
+    void *p = NULL;
+
+    if (!r->cfg.on_cache || !r->dev->ops->kv_rows) {
+        return NULL;
+    }
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        const size_t row = 2 * (size_t)nrd_spec_kv_heads(r->spec, i) * (size_t)nrd_spec_kv_dim(r->spec, i);
+        most = row > most ? row : most;
+    }
+    most *= (size_t)r->cfg.max_tokens;
+    NRD_TRY(nrd_run_alloc(r, &p, most, sizeof(float), "activations"));
+    r->kv_rows = p;
+    NRD_TRY(r->dev->ops->alloc(r->dev, &p, NRD_MEM_HOST, most * sizeof(float), "activations"));
+    r->kv_rows_host = p;
     return NULL;
 }
 
@@ -43,17 +65,25 @@ nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, co
     return NULL;
 }
 
-nrd_error *nrd_run_tell_cache(nrd_runner *r, int32_t layer, int32_t n_tokens)
+nrd_error *nrd_run_tell_cache(nrd_runner *r, int32_t layer, const nrd_batch_view *v)
 {
     const nrd_kv_layer *kv = &r->kv_layers[r->w.layers[layer].kv_layer];
-    const int64_t queries = (int64_t)r->spec->n_heads * kv->head_dim, keys = (int64_t)kv->n_kv_heads * kv->head_dim;
+    const int64_t keys = (int64_t)kv->n_kv_heads * kv->head_dim;
+    int64_t stride = (int64_t)r->spec->n_heads * kv->head_dim + 2 * keys;
+    const float *rows = (const float *)r->qkv + (stride - 2 * keys);
 
-    if (!r->cfg.on_cache || r->act != NRD_DTYPE_F32) {
+    if (!r->cfg.on_cache) {
         return NULL;
     }
+    if (r->kv_rows) {
+        const nrd_kv_rows_args a = {.batch = v, .kv = *kv, .out = r->kv_rows};
+        stride = 2 * keys;
+        rows = r->kv_rows_host;
+        NRD_TRY(r->dev->ops->kv_rows(r->stream, &a));
+        NRD_TRY(r->dev->ops->copy(r->stream, r->kv_rows_host, r->kv_rows, (size_t)(v->n_tokens * stride) * sizeof(float)));
+    }
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
-    r->cfg.on_cache(r->cfg.user, layer, n_tokens, queries + 2 * keys, (const float *)r->qkv + queries,
-                    (const float *)r->qkv + queries + keys);
+    r->cfg.on_cache(r->cfg.user, layer, v->n_tokens, stride, rows, rows + keys);
     return NULL;
 }
 

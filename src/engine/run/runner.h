@@ -103,7 +103,7 @@ typedef struct nrd_runner_config {
     void (*on_input)(void *user, int32_t layer, int32_t expert, int32_t position, int32_t n_tokens, int64_t cols,
                      const void *x, nrd_dtype dtype);
     /* What attention_of_heads puts into the cache of a layer, keys behind their norm and rotation: of n_tokens, `stride`
-     * numbers from one to the next. Called as on_input is, only on a device whose memory is the host's. May be NULL. */
+     * numbers from one to the next, in the host's memory. Called as on_input is. May be NULL. */
     void (*on_cache)(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values);
     void *user;
 } nrd_runner_config;

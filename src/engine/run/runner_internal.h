@@ -99,6 +99,7 @@ struct nrd_runner {
     bool is_first, is_last; /* this rank's pipeline stage */
     nrd_comm *comm; /* NULL: alone */
     float *head_squares; /* [max_tokens, 2] of norms over all heads, which ranks share; NULL: of none */
+    float *kv_rows, *kv_rows_host; /* [max_tokens, 2 n_kv_heads * head_dim] for cfg.on_cache; NULL: qkv has them */
     float *part_logits; /* [logit_rows, lm_head.rows] of this rank; NULL: alone */
     size_t logit_cols; /* of a row of logits, of all ranks; 0: this stage never sees one */
     nrd_stream *stream;
