@@ -8,20 +8,22 @@
  *           A cut (top-k: by count, top-p: by probability mass) is found by a histogram of 2048 bins along the distance
  *           to the best logit, then exactly inside one bin. With a small top-k the histogram is that of each thread's
  *           best token: its cut lies at or behind that of all, and as each thread knows its best three, no second pass
- *           gathers them. Where the tokens up to the bin of the first cut are no
- *           more than LIST (nearly always with top-k, and with top-p where the model is sure), one block sorts them and
- *           does the rest.
+ *           gathers them; in a cluster the best tokens of its warps bound it without a histogram. Where the tokens up to
+ *           the bin of the first cut are no more than LIST (nearly always with top-k, and with top-p where the model is
+ *           sure), one block sorts them and does the rest.
  *           Probabilities are integers of 2^-40: sums are exact and the same in any order.
  * Bound     memory: 4 * vocab bytes a row, once; few rows: one cluster's share of it, and the meetings of its blocks.
  * Measured  NVIDIA H200, vocabulary 128,256, 1, 16, 64, 256, 1,024 rows (2026-11-29, make gpu-bench; before in brackets):
- *           greedy 5.4, 8.4, 19.4, 36, 133 us (4.9, -, 17.4, 43, -); top-k 50 with top-p 17, 22, 33, 50, 186 (74, -, 89,
- *           226, -); top-p alone over flat random logits 28, 38, 184, 288, 1,127 (315, -, 329, 804, -). Clusters for 64
- *           rows: 20, 48, 97; for 256: 76, 165, 325.
+ *           greedy 5.5, 8.7, 20, 37, 137 us (5.4, 8.4, 19.5, 36, 133); top-k 50 with top-p 12, 16, 29, 46, 171 (17, 22, 33,
+ *           50, 187); top-p alone over flat random logits 31, 41, 178, 255, 998 (28, 38, 184, 288, 1,127).
+ * Tried     clusters for more rows, of an earlier form: 64 rows 20, 48, 97, 256 rows 76, 165, 325.
  */
 #include "device/ops/sample_row.cuh"
 
-enum { SMALL_VOCAB = 4096 }; /* not worth a cluster */
-enum { CLUSTER_ROWS = 16 };  /* more rows keep the device busy with one block each */
+enum { SMALL_VOCAB = 4096 };  /* not worth a cluster */
+enum { CLUSTER_ROWS = 16 };   /* so many clusters run at once, each on multiprocessors of its own */
+enum { FEW = 256 };           /* numbers that are sorted by counting */
+enum { WARPS_TOP_K = 96 };    /* of 128 warps */
 
 struct sample_params {
     const float *logits;
@@ -122,38 +124,44 @@ struct listed {
 };
 
 /* Lists the row's tokens up to `limit` in the bins to `bin` in its first block: those in `bin`, then, if there is room,
- * the others; in no order. best: this thread's, where limit is 0; NULL: not known. */
-template <int N> static __device__ listed gather(row_view &r, int bin, u64 limit, const tops *best)
+ * the others; in no order. best: this thread's. */
+template <int N> static __device__ listed gather(row_view &r, int bin, u64 limit, const tops &best)
 {
     sample_smem *sm = r.sm;
-    u64 total;
 
     if (threadIdx.x < 2) {
         sm->n_found[threadIdx.x] = 0;
     }
     __syncthreads();
+    const float from = (float)bin, to = (float)(bin + 1);
     auto take = [&](int id, float v) {
-        const int b = v == -INFINITY ? BINS : bin_of(r, v);
-        const bool in = b == bin;
-        if (b <= bin && token_of(v, id) >= limit && *(volatile int *)&sm->n_found[in] <= LIST) {
-            const int at = atomicAdd(&sm->n_found[in], 1);
+        const float depth = depth_of(r, v);
+        if (v != -INFINITY && depth < to && token_of(v, id) >= limit) {
+            const bool in = depth >= from;
+            const int at = *(volatile int *)&sm->n_found[in] <= LIST ? atomicAdd(&sm->n_found[in], 1) : LIST;
             if (at < LIST) {
                 sm->found[in][at] = token_of(v, id);
             }
         }
     };
-    if (best && (best->v[3] == -INFINITY || bin_of(r, best->v[3]) > bin)) {
+    const float rest = best.v[3];
+    if (rest == -INFINITY || depth_of(r, rest) >= to || token_of(rest, 0) < limit) {
 #pragma unroll
         for (int i = 0; i < 3; i++) {
-            take(best->id[i], best->v[i]);
+            take(best.id[i], best.v[i]);
         }
     } else {
         each<N>(r, take);
     }
     __syncthreads();
     const int front = sm->n_found[0], in = sm->n_found[1];
-    const u64 before = sum_before<N>(r, threadIdx.x == 0 ? (u64)in << 32 | (uint32_t)front : 0, &total) -
-                       (threadIdx.x ? (u64)in << 32 | (uint32_t)front : 0);
+    const u64 *slots = exchange<N>(r, (u64)in << 32 | (uint32_t)front);
+    u64 total = 0, before = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        before += i < r.rank ? slots[i * WARPS] : 0;
+        total += slots[i * WARPS];
+    }
     const int all_in = (int)(total >> 32), all = all_in + (int)(uint32_t)total;
     if (all_in <= LIST) {
         u64 *to = there<N>(sm->list, 0) + (before >> 32);
@@ -171,12 +179,28 @@ template <int N> static __device__ listed gather(row_view &r, int bin, u64 limit
     return {all_in, all};
 }
 
-/* One block: the n numbers of the list, largest first. (Batcher, 1968: bitonic sort.) */
+/* One block: the n numbers of the list, no two equal, largest first. Few are counted; else a bitonic sort (Batcher, 1968). */
 static __device__ void sort_list(u64 *list, int n)
 {
     const int tid = threadIdx.x;
     int size = 64;
 
+    if (n <= FEW) {
+        const u64 mine = tid < n ? list[tid] : 0;
+        int place = 0;
+        if (tid < n) {
+#pragma unroll 4
+            for (int i = 0; i < n; i++) {
+                place += list[i] > mine;
+            }
+        }
+        __syncthreads();
+        if (tid < n) {
+            list[place] = mine;
+        }
+        __syncthreads();
+        return;
+    }
     while (size < n) {
         size *= 2;
     }
@@ -266,19 +290,30 @@ static __device__ __forceinline__ u64 share_of(float top_p, u64 total)
     return want ? want : 1;
 }
 
-/* The histogram of the tokens up to `limit`, and where the first top_k of them (0: the share top_p of their mass) end. */
+/* The histogram of the tokens up to `limit`, and where the first top_k of them (0: the share top_p of their mass) end.
+ * Tokens so light that all together are far less than is cut off are only added up. */
 template <int N> static __device__ crossing find_cut(row_view &r, u64 limit, int top_k, float top_p)
 {
+    const u64 light = (u64)((1.0 - (double)top_p) * 274877906944.0 /* 2^38 */ / r.vocab);
+    u64 rest = 0;
+
     clear_bins(r.sm);
     each<N>(r, [&](int id, float v) {
-        if (v != -INFINITY && token_of(v, id) >= limit) {
+        if (v != -INFINITY && (!limit || token_of(v, id) >= limit)) {
+            const u64 m = top_k > 0 ? 0 : cut_mass(r, v);
             if (top_k > 0) {
                 atomicAdd(&r.sm->low[bin_of(r, v)], 1u);
+            } else if (m < light) {
+                rest += m;
             } else {
-                add_mass(r.sm, bin_of(r, v), cut_mass(r, v));
+                add_mass(r.sm, bin_of(r, v), m);
             }
         }
     });
+    rest = warp_sum(rest);
+    if (rest && (threadIdx.x & 31) == 0) {
+        add_mass(r.sm, BINS - 1, rest);
+    }
     return find_bin<N>(r, [&](u64 total) { return top_k > 0 ? (u64)top_k : share_of(top_p, total); });
 }
 
@@ -290,6 +325,32 @@ template <int N> static __device__ int find_few(row_view &r, float best, int top
         atomicAdd(&r.sm->low[bin_of(r, best)], 1u);
     }
     return find_bin<N>(r, [&](u64 total) { (void)total; return (u64)top_k; }).bin;
+}
+
+/* Right behind all_max of tokens: the top_k-th best of the warps' best ones. None of the first top_k is behind it, and not
+ * many more are in front. 0: not so many warps have one. */
+template <int N> static __device__ __forceinline__ u64 warps_bound(const row_view &r, int top_k)
+{
+    const u64 *slots = r.sm->slots[r.turn ^ 1];
+    const int tid = threadIdx.x;
+
+    if (tid == 0) {
+        r.sm->bound = 0;
+    }
+    __syncthreads();
+    if (tid < N * WARPS) {
+        const u64 mine = slots[tid];
+        int before = 0;
+#pragma unroll 8
+        for (int i = 0; i < N * WARPS; i++) {
+            before += slots[i] > mine;
+        }
+        if (before == top_k - 1 && value_of(mine) != -INFINITY) {
+            r.sm->bound = mine;
+        }
+    }
+    __syncthreads();
+    return r.sm->bound;
 }
 
 /* ---- a row ---- */
@@ -476,24 +537,26 @@ static __device__ __forceinline__ void draw_listed(const sample_params &a, const
     }
 }
 
-/* The draw of a row that is not greedy. */
+/* The draw of a row that is not greedy. bound: none of the first top_k is behind it; 0: not known. */
 template <int N>
 static __device__ __forceinline__ void draw_row(const sample_params &a, const nrd_sample_row &q, row_view &r, int row,
-                                                const tops &best, float base)
+                                                const tops &best, u64 bound, float base)
 {
     const bool some_k = q.top_k > 0 && q.top_k < a.vocab, some_p = q.top_p > 0.0f && q.top_p < 1.0f;
     crossing c = {0, 0, BINS};
     listed n = {LIST + 1, LIST + 1};
     u64 kept = 0, total, pick;
 
-    const bool few = some_k && q.top_k <= N * THREADS / 8;
-    if (few) {
+    const bool few = some_k && (bound || q.top_k <= N * THREADS / 8);
+    if (bound) {
+        c.bin = BINS - 1;
+    } else if (few) {
         c.bin = find_few<N>(r, best.v[0], q.top_k);
     } else if (some_k || some_p) {
         c = find_cut<N>(r, 0, some_k ? q.top_k : 0, q.top_p);
     }
     if ((some_k || some_p) && !(few && c.bin == BINS)) {
-        n = gather<N>(r, min(c.bin, BINS - 1), 0, &best);
+        n = gather<N>(r, min(c.bin, BINS - 1), bound, best);
     }
     if (n.all <= LIST) {
         if (r.rank == 0) {
@@ -503,7 +566,7 @@ static __device__ __forceinline__ void draw_row(const sample_params &a, const nr
     }
     if (few) { /* too many are as good as these */
         c = find_cut<N>(r, 0, q.top_k, 0.0f);
-        n = gather<N>(r, min(c.bin, BINS - 1), 0, &best);
+        n = gather<N>(r, min(c.bin, BINS - 1), 0, best);
     }
     if ((some_k || some_p) && c.bin < BINS) {
         kept = cut_in_bin<N>(r, c, 0, !some_k, n.in);
@@ -511,7 +574,7 @@ static __device__ __forceinline__ void draw_row(const sample_params &a, const nr
     if (some_k && some_p) {
         c = find_cut<N>(r, kept, 0, q.top_p);
         if (c.bin < BINS) {
-            kept = cut_in_bin<N>(r, c, kept, true, gather<N>(r, c.bin, kept, NULL).in);
+            kept = cut_in_bin<N>(r, c, kept, true, gather<N>(r, c.bin, kept, best).in);
         }
     }
     const bool is_mine = walk<N>(
@@ -593,12 +656,16 @@ template <int N> static __device__ __forceinline__ void sample_row(const sample_
     const u64 best = all_max<N>(r, token_of(mine.v[0], mine.id[0]));
     r.peak = value_of(best);
     const bool any = r.peak != -INFINITY, greedy = one || !any;
+    u64 bound = 0;
+    if (N > 1 && !greedy && q.top_k > 0 && q.top_k <= WARPS_TOP_K) {
+        bound = warps_bound<N>(r, q.top_k);
+    }
     r.inv_t = greedy ? 1.0f : 1.0f / q.temperature;
     if (any && want_sum) {
         base = log_sum<N>(r, (q.flags & NRD_SAMPLE_UNMASKED) != 0);
     }
     if (!greedy) {
-        draw_row<N>(a, q, r, row, mine, base);
+        draw_row<N>(a, q, r, row, mine, bound, base);
     } else if (rank == 0 && threadIdx.x == 0) {
         store_choice(a, q, r, row, any ? id_of(best) : 0, r.peak, base, any ? 0.0f : -INFINITY);
     }

@@ -35,7 +35,7 @@ struct sample_smem {
     ulonglong2 crossed;                    /* bin, sum before */
     u64 cut;
     int n_found[2], span;
-    u64 base;
+    u64 base, bound;
 };
 
 /* A block's view of its row. */
@@ -106,12 +106,17 @@ template <int N> static __device__ __forceinline__ const u64 *exchange(row_view 
 
 static __device__ __forceinline__ u64 warp_max(u64 v)
 {
+#if __CUDA_ARCH__ >= 800 /* by halves */
+    const unsigned high = (unsigned)(v >> 32), best = __reduce_max_sync(0xffffffffu, high);
+    return (u64)best << 32 | __reduce_max_sync(0xffffffffu, high == best ? (unsigned)v : 0);
+#else
 #pragma unroll
     for (int o = 16; o > 0; o >>= 1) {
         const u64 w = __shfl_xor_sync(0xffffffffu, v, o);
         v = w > v ? w : v;
     }
     return v;
+#endif
 }
 
 static __device__ __forceinline__ u64 warp_sum(u64 v)
@@ -250,10 +255,15 @@ static __device__ __forceinline__ u64 cut_mass(const row_view &r, float v)
     return m ? m : 1;
 }
 
+/* Its whole part is the token's bin. Monotone in v: float subtraction and multiplication round monotonically. */
+static __device__ __forceinline__ float depth_of(const row_view &r, float v)
+{
+    return fminf((r.peak - v) * 64.0f, (float)(BINS - 1));
+}
+
 static __device__ __forceinline__ int bin_of(const row_view &r, float v)
 {
-    /* monotone in v: float subtraction and multiplication round monotonically */
-    return (int)fminf((r.peak - v) * 64.0f, (float)(BINS - 1));
+    return __float_as_int(__fadd_rz(depth_of(r, v), 8388608.0f /* 2^23 */)) & (BINS - 1); /* conversions are slow */
 }
 
 /* A thread's best tokens, and the value behind which all its others are. Equal ones: the lowest ids are in front. */
@@ -382,8 +392,19 @@ static __device__ __forceinline__ bool walk(row_view &r, W weight, T want, u64 *
         target = want(*total);
     } else { /* a span each warp; then the threads share the one that is found */
         const int span = ((r.vocab + WARPS - 1) / WARPS + 31) & ~31;
-        for (int i = warp * span + lane; i < (warp + 1) * span && i < r.vocab; i += 32) {
-            sum += weight(i, adjusted(r, i, r.logits[i]));
+        const int end_span = min((warp + 1) * span, r.vocab);
+        for (int i = warp * span + lane; i < end_span; i += 32 * 8) {
+            float v[8];
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                v[k] = i + 32 * k < end_span ? r.logits[i + 32 * k] : -INFINITY;
+            }
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                if (i + 32 * k < end_span) {
+                    sum += weight(i + 32 * k, adjusted(r, i + 32 * k, v[k]));
+                }
+            }
         }
         sum = warp_sum(sum);
         before = __shfl_sync(0xffffffffu, sum_before<1>(r, lane == 0 ? sum : 0, total), 0);
