@@ -20,7 +20,7 @@ static const sample_row table[] = {
     {ON_ALL, 20, {41, 5000}, {1, 5}, 3.0f, false, false},
     {ON_ALL, 20, {41, 5000}, {1, 5}, 0.3f, false, false},
     {ON_ALL, 20, {33, 5000}, {1, 5}, 3.0f, true, false},
-    {ON_CPU, 12, {2, 5000}, {1, 5}, 3.0f, false, true},
+    {ON_ALL, 12, {2, 5000}, {1, 5}, 3.0f, false, true},
     {ON_CUDA, 4, {33, 33}, {24, 24}, 4.0f, false, false},
     {ON_CUDA, 4, {1000, 1000}, {9, 24}, 4.0f, false, false},
     {ON_CUDA, 4, {5003, 5003}, {24, 24}, 4.0f, false, false},
@@ -29,6 +29,7 @@ static const sample_row table[] = {
     {ON_CUDA | LARGE, 2, {151936, 151936}, {24, 24}, 4.0f, false, false},
     /* few: many blocks a row */
     {ON_CUDA, 12, {4099, 9000}, {1, 8}, 4.0f, false, false},
+    {ON_CUDA, 12, {4099, 9000}, {1, 24}, 4.0f, false, true},
     {ON_CUDA | LARGE, 12, {37000, 156032}, {1, 8}, 4.0f, false, false},
     /* flat: the cut lies among more tokens than are sorted */
     {ON_CUDA | LARGE, 6, {100000, 130000}, {4, 8}, 0.1f, false, false},

@@ -14,7 +14,7 @@ enum {
     NRD_SAMPLE_NO_UPDATE = 8u,  /* do not write slot_tokens (scoring) */
     NRD_SAMPLE_UNMASKED = 16u,  /* log probabilities are relative to all logits as they came: what may not be chosen has its share */
     NRD_SAMPLE_TELLS = 32u,     /* a row none of whose logits is a number above minus infinity as it comes (NaN) gets the id
-                                 * NRD_SAMPLE_NO_NUMBERS; the slot's token is 0 then. A device need not look for it: CUDA does not */
+                                 * NRD_SAMPLE_NO_NUMBERS; the slot's token is 0 then */
 };
 enum { NRD_SAMPLE_NO_NUMBERS = -1 };
 /* Tokens that tell times (Whisper), ids from `first` on. Of the others those of [text_from, text_end) may be chosen, of these those of

@@ -465,7 +465,7 @@ template <int N> static __device__ __forceinline__ tops load_row(const row_view 
     return best;
 }
 
-/* One thread: the choice. base: of log probabilities, the log of the sum of all. */
+/* One thread: the choice. base: of log probabilities, the log of the sum of all. pick may be NRD_SAMPLE_NO_NUMBERS. */
 static __device__ __forceinline__ void store_choice(const sample_params &a, const nrd_sample_row &q,
                                                     const row_view &r, int row, int pick, float v, float base,
                                                     float norm)
@@ -478,7 +478,7 @@ static __device__ __forceinline__ void store_choice(const sample_params &a, cons
         a.out_logprob_norm[row] = norm;
     }
     if (a.slot_tokens && !(q.flags & NRD_SAMPLE_NO_UPDATE)) {
-        a.slot_tokens[q.slot] = pick;
+        a.slot_tokens[q.slot] = max(pick, 0);
     }
 }
 
@@ -609,6 +609,24 @@ static __device__ __forceinline__ void store_top(const sample_params &a, row_vie
     }
 }
 
+/* The row's logits as they came: without what changes them. */
+static __device__ __forceinline__ row_view raw_view(const row_view &r)
+{
+    row_view raw = r;
+    raw.ban = NULL;
+    raw.counts = NULL;
+    raw.bias = NULL;
+    return raw;
+}
+
+/* The best of them; what is no number does not count. */
+template <int N> static __device__ __forceinline__ float raw_peak(row_view &r)
+{
+    float peak = -INFINITY;
+    each_read<N>(raw_view(r), [&](int id, float4 v) { (void)id; peak = fmaxf(fmaxf(peak, fmaxf(v.x, v.y)), fmaxf(v.z, v.w)); });
+    return value_of(all_max<N>(r, token_of(peak, 0)));
+}
+
 /* The log of the sum of the row's weights, less its best logit. Of all logits as they came (unmasked): their own best one
  * may be another. */
 template <int N> static __device__ __forceinline__ float log_sum(row_view &r, bool unmasked)
@@ -618,14 +636,8 @@ template <int N> static __device__ __forceinline__ float log_sum(row_view &r, bo
         each<N>(r, [&](int id, float v) { (void)id; sum += expf(v - peak); });
         return logf(all_sum<N>(r, sum));
     }
-    row_view raw = r;
-    raw.ban = NULL;
-    raw.counts = NULL;
-    raw.bias = NULL;
-    peak = -INFINITY;
-    each_read<N>(raw, [&](int id, float4 v) { (void)id; peak = fmaxf(fmaxf(peak, fmaxf(v.x, v.y)), fmaxf(v.z, v.w)); });
-    peak = value_of(all_max<N>(r, token_of(peak, 0)));
-    each_read<N>(raw, [&](int id, float4 v) {
+    peak = raw_peak<N>(r);
+    each_read<N>(raw_view(r), [&](int id, float4 v) {
         (void)id;
         sum += expf(v.x - peak) + expf(v.y - peak) + expf(v.z - peak) + expf(v.w - peak);
     });
@@ -664,10 +676,14 @@ template <int N> static __device__ __forceinline__ void sample_row(const sample_
     if (any && want_sum) {
         base = log_sum<N>(r, (q.flags & NRD_SAMPLE_UNMASKED) != 0);
     }
+    int first = any ? id_of(best) : 0;
+    if (!any && (q.flags & NRD_SAMPLE_TELLS) && raw_peak<N>(r) == -INFINITY) { /* the row is read again only here */
+        first = NRD_SAMPLE_NO_NUMBERS;
+    }
     if (!greedy) {
         draw_row<N>(a, q, r, row, mine, bound, base);
     } else if (rank == 0 && threadIdx.x == 0) {
-        store_choice(a, q, r, row, any ? id_of(best) : 0, r.peak, base, any ? 0.0f : -INFINITY);
+        store_choice(a, q, r, row, first, r.peak, base, any ? 0.0f : -INFINITY);
     }
     store_top<N>(a, r, row, base);
 }
@@ -690,7 +706,7 @@ static __global__ void sample_counts_kernel(sample_params a, int n_rows)
     }
     const nrd_sample_row *q = &a.rows[row];
     if ((q->flags & NRD_SAMPLE_COUNTS) && !(q->flags & NRD_SAMPLE_NO_UPDATE)) {
-        unsigned short *n = (unsigned short *)a.counts + (int64_t)q->slot * a.vocab + a.out_ids[row];
+        unsigned short *n = (unsigned short *)a.counts + (int64_t)q->slot * a.vocab + max(a.out_ids[row], 0);
         unsigned short old = *n, seen;
         do {
             seen = old;
