@@ -8,18 +8,17 @@
 
 enum { TASK_TOKENS = 16 };
 
-/* Asks for the cache lines that a token will write. K of one token lies in a line of its own for
- * every two d, so waiting for them one after the other is what rope_kv of many sequences takes. Into L2: L1 has
+/* Asks for the cache lines that a token will write for one head; NULL: none. K of one token lies in a line of its own
+ * for every two d, so waiting for them one after the other is what rope_kv of many sequences takes. Into L2: L1 has
  * fewer lines under way at a time. Always inline: gcc takes a function of nothing but prefetches for one
  * without effects, and leaves its calls out. */
-static inline __attribute__((always_inline)) void ask_for(const nrd_kv_layer *kv, char *cache, int32_t in)
+static inline __attribute__((always_inline)) void ask_for(const nrd_kv_layer *kv, int32_t head, char *cache, int32_t in)
 {
-    size_t elem = kv->dtype == NRD_DTYPE_F32 ? 4 : kv->dtype == NRD_DTYPE_I8 ? 1 : 2;
+    const size_t elem = kv->dtype == NRD_DTYPE_F32 ? 4 : kv->dtype == NRD_DTYPE_I8 ? 1 : 2, n = (size_t)kv->head_dim * elem;
 
-    for (int32_t h = 0; h < kv->n_kv_heads; h++) {
-        const char *k = cache + (size_t)nrd_kv_k_index(kv, h, in, 0) * elem;
-        const char *v = cache + (size_t)nrd_kv_v_index(kv, h, in, 0) * elem;
-        size_t n = (size_t)kv->head_dim * elem;
+    if (cache) {
+        const char *k = cache + (size_t)nrd_kv_k_index(kv, head, in, 0) * elem;
+        const char *v = cache + (size_t)nrd_kv_v_index(kv, head, in, 0) * elem;
         for (size_t at = 0; at < n * NRD_KV_GROUP; at += 64) {
             __builtin_prefetch(k + at, 1, 2);
         }
@@ -159,16 +158,15 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
 
     (void)phase;
     read_norms(a, q_width, k_width, &norms);
+    int32_t in, next_in = 0;
+    char *cache = cache_of(a, from, &in), *next = NULL;
+    for (int32_t h = 0; single && h < n_kv; h++) {
+        ask_for(kv, h, cache, in);
+    }
     for (int32_t t = from; t < to; t++) {
         float *row = (float *)a->qkv + (int64_t)t * (a->n_heads + 2 * n_kv) * dim;
-        int32_t in, next_in;
-        char *cache = cache_of(a, t, &in), *next = single && t + 1 < to ? cache_of(a, t + 1, &next_in) : NULL;
-        if (single && cache && t == from && !a->q_only) {
-            ask_for(kv, cache, in);
-        }
-        if (next && !a->q_only) {
-            ask_for(kv, next, next_in);
-        }
+        cache = cache_of(a, t, &in);
+        next = single && t + 1 < to ? cache_of(a, t + 1, &next_in) : NULL;
         if (a->rope != NRD_ROPE_NONE) {
             angles(r, a, t, cs, sn);
         }
@@ -184,6 +182,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
             const float *k = row + (int64_t)(a->n_heads + h) * dim, *v = k + (int64_t)n_kv * dim;
             r->k->kv_store_head(kv->dtype, k, dim, nrd_kv_scale(kv, h, false), cache, nrd_kv_k_index(kv, h, in, 0), NRD_KV_GROUP);
             r->k->kv_store_head(kv->dtype, v, dim, nrd_kv_scale(kv, h, true), cache, nrd_kv_v_index(kv, h, in, 0), 1);
+            ask_for(kv, h, next, next_in);
         }
     }
 }
