@@ -39,6 +39,9 @@ static const linear_row table[] = {
     {ON_CUDA, FLOATS, 0, {1024, 256, 256}, 0, 1024, 0, false, false, {1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 130, 300}},
     {ON_CUDA, BLOCKS, 0, {1024, 256, 250}, 0, 1024, 0, false, false, EDGES},
     {ON_CUDA, EVERY, 0, {0}, 700, 0, 2560, false, false, EDGES},
+    /* row groups for all multiprocessors */
+    {ON_CUDA, EVERY, 0, {2100, 1100, 1024}, 0, 1280, 0, false, false, {1, 2, 3, 4, 1, 2, 3, 4}},
+    {ON_CUDA, EVERY, 0, {0}, 9000, 0, 2560, false, false, {1, 2, 3, 4, 1, 2, 3, 4}},
     {ON_CUDA, EVERY, 0, {300}, 0, 1280, 0, false, true, {300, 100, 30, 3}},
     /* columns that no wide load divides, rows of y that no wide store divides */
     {ON_ALL, FLOATS, 0, {37}, 0, 35, 0, false, false, {5}},
@@ -126,6 +129,13 @@ static bool takes_exact(const linear_case *c, const nrd_weight *loaded, nrd_dtyp
               (t == NRD_DTYPE_Q4_0 || t == NRD_DTYPE_Q4_1 || t == NRD_DTYPE_Q4_K))));
 }
 
+/* Weights of 8 bits and up to 4 tokens: exact where there are row groups for all multiprocessors, else rounded. */
+static bool may_be_exact(const linear_case *c, nrd_dtype t)
+{
+    return !kind->is_exact && c->n <= 4 && !c->deterministic &&
+           (t == NRD_DTYPE_Q5_0 || t == NRD_DTYPE_Q5_1 || t == NRD_DTYPE_Q8_0 || t == NRD_DTYPE_Q5_K);
+}
+
 /* Whether the device rounds a token itself and leaves its largest number as it is. */
 static bool is_apart(const linear_case *c)
 {
@@ -206,8 +216,8 @@ static void pick(const linear_case *c, const target *t, picked *k)
                 k->w_size = fmax(k->w_size, fabs((double)values[j]));
             }
         }
-        k->same = k->same && (exact || type == NRD_DTYPE_Q4_0 || type == NRD_DTYPE_Q5_0 ||
-                              type == NRD_DTYPE_Q8_0);
+        k->same = k->same && !may_be_exact(c, type) &&
+                  (exact || type == NRD_DTYPE_Q4_0 || type == NRD_DTYPE_Q5_0 || type == NRD_DTYPE_Q8_0);
         w[p] = (nrd_weight){.dtype = NRD_DTYPE_F32,
                             .rows = m,
                             .cols = c->cols,
@@ -254,6 +264,9 @@ static limit linear_limit(const linear_case *c, const target *t, const picked *k
     whole = fmax(whole, !is_block_type(c->types[0]) && c->n_parts == 1 ? 0
                         : k->same                                      ? 1e-4
                                                                        : 2.5e-3);
+    if (c->types[0] == NRD_DTYPE_NF4) { /* the 16 values are rounded by the device, their products with a scale here */
+        whole = fmax(whole, 3.5e-3);
+    }
     return (limit){0, 0, whole + (c->softcap > 0 ? 2e-3 : 0)};
 }
 

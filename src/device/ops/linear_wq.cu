@@ -17,6 +17,7 @@
  *           number of steps. 8 bits: 0x4700qq00 is 32768 + q in f32, one fma and one rounding.
  *           Scales of a chunk are made ready by a quarter of the work each lane would have alone and
  *           pass through shared memory.
+ *           Up to 4 rows where there are row groups for all multiprocessors: linear_wq_int.cuh.
  *           Up to 16 rows and 4 bits nothing is rounded: 128 + q is multiplied, the accumulators of a group
  *           of 32 columns begin with what is too much, and its sum is scaled in f32 (multiply_few).
  * Bound     up to some 64 rows memory: codes and scales, 4.5 bits a number for Q4_0, 5 for Q4_1, 4.6
@@ -27,6 +28,7 @@
  * Tried     mma.sync, 16 rows a launch, exact products with sums scaled in f32 (H200, a Llama-3.1-8B
  *           layer in Q4_0): 54 us for a row, 71 for 8, 105 for 16, and as much again for each 16 more.
  */
+#include "device/ops/linear_wq_int.cuh"
 #include "device/ops/linear_wq_kernel.cuh"
 
 #include <algorithm>
@@ -183,6 +185,41 @@ static nrd_error *wq_launch(nrd_stream *s, const wq_params &p, const wq_plan &pl
                           dim3((unsigned)blocks), dim3(WG * 128 + 64), plan.smem, p);
 }
 
+/* ---- up to 4 rows: integers ---- */
+
+/* p.n_units: row groups of 16. *done = false: x leaves too little room. */
+template <int BITS, int META, int T> static nrd_error *int_launch(nrd_stream *s, wq_params &p, bool *done)
+{
+    const int blocks = std::min(s->dev->n_sm, p.n_units);
+
+    p.w_stages = INT_STAGES;
+    p.splits = (p.n_units + blocks - 1) / blocks / INT_WARPS + 2;
+    const size_t smem = int_smem(wq_chunk(BITS, META), p.w_stages, p.k_chunks, T, p.splits);
+    *done = smem <= WHOLE_SM;
+    return *done ? launch_cluster(s, linear_wq_int_kernel<BITS, META, T>, dim3(1), dim3((unsigned)blocks), dim3(INT_WARPS * 32), smem, p)
+                 : NULL;
+}
+
+/* *done = false: not for this shape. */
+template <int BITS, int META> static nrd_error *int_run(nrd_stream *s, wq_params &p, bool *done)
+{
+    const int n_sm = s->dev->n_sm;
+    int tiles = 0;
+
+    for (int i = 0; i < MAX_PARTS && p.rows[i] > 0; i++) {
+        tiles += (p.rows[i] + WQ_ROWS - 1) / WQ_ROWS;
+        p.tile_end[i] = tiles;
+    }
+    p.n_units = tiles;
+    /* a quarter of the blocks' rounds would be empty; or narrow, and what each block does with x costs more than is won */
+    if ((tiles + n_sm - 1) / n_sm * n_sm * 3 > tiles * 4 || (p.n_tokens > 1 && tiles < 4 * n_sm)) {
+        return NULL;
+    }
+    return p.n_tokens == 1   ? int_launch<BITS, META, 1>(s, p, done)
+           : p.n_tokens == 2 ? int_launch<BITS, META, 2>(s, p, done)
+                             : int_launch<BITS, META, 4>(s, p, done);
+}
+
 /* The tile of tokens, and which blocks there are for it. */
 static int tokens_of(int64_t n)
 {
@@ -195,6 +232,16 @@ static nrd_error *wq_run(nrd_stream *s, wq_params &p, const nrd_weight *const *w
     const int n_sm = s->dev->n_sm;
     const wq_room *room = room_of(s->dev);
     int n = tokens_of(p.n_tokens), splits = 0;
+    bool done = false;
+
+    if constexpr (BITS == 4) {
+        if (!deterministic && p.n_tokens <= INT_TOKENS) {
+            NRD_TRY((int_run<BITS, META>(s, p, &done)));
+        }
+    }
+    if (done) {
+        return NULL;
+    }
 
     if (deterministic) { /* one kind of arithmetic for any number of rows, and one cut of K */
         n = is_few(BITS, n) ? 32 : n;
