@@ -90,6 +90,21 @@ def check_numbers(tmp_path, meant, tolerance):
     assert np.ptp(said[1]) > 1
 
 
+@pytest.mark.parametrize("recipe", ["auto-round", "gptq-4-asym", "gptq-8", "gptq-8-row", "ct-4-act"])
+def test_scales_may_be_negative(recipe, tmp_path):
+    """AutoRound's of symmetric weights have the sign of the number that is largest in its group."""
+    floats, own, kind = weights.build(SPECS["llama"]), {}, quantized.RECIPES[recipe]
+
+    def change(tensors, _):
+        for name in [name for name in floats if name.endswith("down_proj.weight")]:
+            w = quantized.weight_of(name, floats[name], kind)
+            w.scales[::2, ::2] *= -1
+            tensors.update({k: np.ascontiguousarray(x) for k, x in quantized.FORMS[kind["form"]][0](name[:-len(".weight")], w, kind).items()})
+            own[name] = w.dequantized()
+    meant = write(tmp_path / "q", recipe, change, dtype="float32")
+    check_numbers(tmp_path, {**meant, **own}, 2e-2 if recipe == "gptq-4-asym" else 1e-4)
+
+
 @pytest.mark.parametrize("recipe, other, rules", [
     ("gptq-4", {"bits": 8}, {"dynamic": {r"+:.*\.down_proj": {"bits": 8}, r"-:.*\.lm_head": {}}}),
     ("gptq-4", {"bits": 3, "group": 32}, {"dynamic": {r".*\.down_proj": {"bits": 3, "group_size": 32}}}),
@@ -539,7 +554,7 @@ def beside(tensors, fields):
 LIES = [
     ("gptq-4", put("scales", at((0, 3), np.nan)), f"'{LAYER}.scales' has the scale nan for row 3, group 0"),
     ("gptq-4", put("scales", at((1, 0), np.inf)), "has the scale inf for row 0, group 1"),
-    ("gptq-4", put("scales", at((1, 0), -1)), "has the scale -1 for row 0, group 1"),
+    ("ct-fp8", put("weight_scale", at((3, 0), np.float32(-1).tobytes())), "has the scale -1 for row 3, group 0; expected a number that is not below 0"),
     ("gptq-4", put("scales", lambda x: x[:2]), f"'{LAYER}.scales' has shape [2, 256], expected [4, 256]"),
     ("gptq-4", put("scales", lambda x: x.astype(np.int32)), f"'{LAYER}.scales' has type I32, expected float32, float16"),
     ("gptq-4", without("scales"), f"tensor '{LAYER}.scales' is missing"),

@@ -230,7 +230,7 @@ static inline unsigned nrd_quant_bits(const void *words, int64_t first, int64_t 
 /* ---- weight.c, rows.c ---- */
 
 /* Looks at all scales and zeros and chooses dtype; `plain`: where only plain numbers can hold the weight, and
- * then *out_why says why. NaN, infinite and negative scales are refused. */
+ * then *out_why says why. NaN and infinite scales are refused, and negative ones of other numbers than whole ones. */
 nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **out_why) NRD_MUST_USE;
 float nrd_quant_scale(const nrd_quant_weight *w, int64_t row, int64_t group);
 float nrd_quant_element(const nrd_src_tensor *t, int64_t i); /* of a tensor of scales; 255 of U8 (E8M0) is NaN */

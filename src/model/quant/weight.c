@@ -229,10 +229,10 @@ static nrd_error *look(const nrd_quant_weight *w, range *out)
             const float scale = nrd_quant_scale(w, r, g);
             const int zero = nrd_quant_zero_at(w, r, g);
             const float min = nrd_quant_min(w, r, g, scale, zero);
-            if (!isfinite(scale) || scale < 0) {
+            if (!isfinite(scale) || (scale < 0 && !w->codes_of)) { /* AutoRound gives whole numbers the sign of what is largest */
                 return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has the scale %g for row %lld, group %lld; expected "
-                                  "a number that is not below 0", w->scales.name, (double)scale, (long long)r,
-                                  (long long)g);
+                                  "a number%s", w->scales.name, (double)scale, (long long)r,
+                                  (long long)g, w->codes_of ? "" : " that is not below 0");
             }
             if (!isfinite(min)) {
                 return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' gives row %lld, group %lld no finite number for code 0", w->zeros.name,
