@@ -22,6 +22,7 @@
 #include "core/request_internal.h"
 #include "core/response.h"
 #include "core/response_order.h"
+#include "core/sched/request_list.h"
 #include "core/sched/scheduler.h"
 #include "core/sched/strategy.h"
 #include "core/sched/worker.h"
@@ -40,13 +41,12 @@
 
 /* A model may have any number of priority levels (priority_levels is 64 bits wide) and requests
  * name them: only those that are used exist, and empty ones go when there are more than this. */
-enum { KEEP_LEVELS = 64 };
+enum { KEEP_LEVELS = 64, LATE = 1 };
 
 typedef struct level {
-    uint64_t number;               /* from 1, the most urgent */
-    bool fixed;                    /* has a policy of its own, or is the one for unnamed priority */
-    nrd_request *head, *tail;      /* in order of arrival */
-    nrd_request *late, *late_tail; /* expired, but kept behind the others (DELAY) */
+    uint64_t number;            /* from 1, the most urgent */
+    bool fixed;                 /* has a policy of its own, or is the one for unnamed priority */
+    nrd_request_list queued[2]; /* in order of arrival; [LATE]: expired, but kept behind the others (DELAY) */
     uint32_t n;
     uint64_t timeout_us;
     bool allow_override, delay;
@@ -257,42 +257,16 @@ void nrd_batcher_unref(nrd_batcher *s)
     }
 }
 
-/* ---- lists ---- */
-
-static void push(nrd_request **head, nrd_request **tail, nrd_request *r)
+static void put_locked(nrd_batcher *s, level *l, nrd_request *r)
 {
-    r->next = NULL;
-    r->prev = *tail;
-    if (*tail) {
-        (*tail)->next = r;
-    } else {
-        *head = r;
-    }
-    *tail = r;
-}
-
-static void unlink_from(nrd_request **head, nrd_request **tail, nrd_request *r)
-{
-    if (r->prev) {
-        r->prev->next = r->next;
-    } else {
-        *head = r->next;
-    }
-    if (r->next) {
-        r->next->prev = r->prev;
-    } else {
-        *tail = r->prev;
-    }
-    r->next = r->prev = NULL;
+    nrd_request_list_push(&l->queued[0], r);
+    l->n++;
+    s->n_queued++;
 }
 
 static void remove_locked(nrd_batcher *s, level *l, nrd_request *r, bool is_late)
 {
-    if (is_late) {
-        unlink_from(&l->late, &l->late_tail, r);
-    } else {
-        unlink_from(&l->head, &l->tail, r);
-    }
+    nrd_request_list_remove(&l->queued[is_late], r);
     l->n--;
     s->n_queued--;
 }
@@ -441,9 +415,7 @@ static nrd_error *enqueue(nrd_scheduler *base, nrd_request *r)
         atomic_fetch_add(&r->model->n_pending, 1);
         nrd_model_metrics_pending(r->model->metrics, 1);
         if (!lends_locked(s, r)) {
-            push(&l->head, &l->tail, r);
-            l->n++;
-            s->n_queued++;
+            put_locked(s, l, r);
             if (s->forming || !keeps_locked(s, r->queue_ns)) {
                 next = notify_locked(s);
             }
@@ -461,9 +433,7 @@ void nrd_batcher_enqueue_inner(nrd_batcher *s, nrd_request *r)
     pthread_mutex_lock(&s->mu);
     /* Without memory for a place its answers come when they are made, and not in their turn. */
     nrd_error_free(nrd_factory_join_order(r->factory, s->base.order));
-    push(&s->levels[0].head, &s->levels[0].tail, r);
-    s->levels[0].n++;
-    s->n_queued++;
+    put_locked(s, &s->levels[0], r);
     nrd_worker *next = notify_locked(s);
     pthread_mutex_unlock(&s->mu);
     wake(next);
@@ -474,16 +444,15 @@ void nrd_batcher_enqueue_inner(nrd_batcher *s, nrd_request *r)
 /* Moves cancelled and expired requests to the two lists; expired ones of a DELAY level go behind
  * the others instead. Stops after `limit` requests that stay: who takes a batch needs to know about
  * the first ones only, housekeeping looks at all. */
-static void collect_locked(nrd_batcher *s, uint32_t limit, nrd_request **cancelled,
-                           nrd_request **expired)
+static void collect_locked(nrd_batcher *s, uint32_t limit, nrd_request_list *cancelled,
+                           nrd_request_list *expired)
 {
-    nrd_request *c_tail = NULL, *e_tail = NULL;
     uint64_t now = 0; /* read when a deadline asks for it */
 
     for (uint32_t i = 0; i < s->n_levels && s->n_queued; i++) {
         level *l = &s->levels[i];
         for (int late = 0; late < 2; late++) {
-            for (nrd_request *r = late ? l->late : l->head, *next; r && limit; r = next) {
+            for (nrd_request *r = l->queued[late].head, *next; r && limit; r = next) {
                 next = r->next;
                 limit--;
                 if (r->deadline_ns && !now) {
@@ -492,15 +461,15 @@ static void collect_locked(nrd_batcher *s, uint32_t limit, nrd_request **cancell
                 if (nrd_request_is_cancelled(r)) {
                     limit++;
                     remove_locked(s, l, r, late);
-                    push(cancelled, &c_tail, r);
+                    nrd_request_list_push(cancelled, r);
                 } else if (!late && r->deadline_ns && now >= r->deadline_ns) {
                     limit++;
                     if (l->delay) {
-                        unlink_from(&l->head, &l->tail, r);
-                        push(&l->late, &l->late_tail, r);
+                        nrd_request_list_remove(&l->queued[0], r);
+                        nrd_request_list_push(&l->queued[LATE], r);
                     } else {
                         remove_locked(s, l, r, false);
-                        push(expired, &e_tail, r);
+                        nrd_request_list_push(expired, r);
                     }
                 }
             }
@@ -508,12 +477,11 @@ static void collect_locked(nrd_batcher *s, uint32_t limit, nrd_request **cancell
     }
 }
 
-static void fail_list(nrd_request *list, nrd_error_code code, const char *message,
+static void fail_list(nrd_request_list *list, nrd_error_code code, const char *message,
                       nrd_fail_reason reason)
 {
-    for (nrd_request *r = list, *next; r; r = next) {
-        next = r->next;
-        r->next = r->prev = NULL;
+    while (list->head) {
+        nrd_request *r = nrd_request_list_pop(list);
         nrd_factory_leave_order(r->factory); /* need not wait for those that run */
         nrd_request_fail(r, nrd_request_errorf(r, code, "%s", message), reason);
     }
@@ -521,7 +489,7 @@ static void fail_list(nrd_request *list, nrd_error_code code, const char *messag
 
 void nrd_batcher_sweep(nrd_batcher *s)
 {
-    nrd_request *cancelled = NULL, *expired = NULL;
+    nrd_request_list cancelled = {0}, expired = {0};
     nrd_worker *next = NULL;
 
     pthread_mutex_lock(&s->mu);
@@ -533,8 +501,8 @@ void nrd_batcher_sweep(nrd_batcher *s)
     }
     pthread_mutex_unlock(&s->mu);
     wake(next);
-    fail_list(expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);
-    fail_list(cancelled, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
+    fail_list(&expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);
+    fail_list(&cancelled, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
 }
 
 void nrd_batcher_stop(nrd_batcher *s)
@@ -562,11 +530,11 @@ static uint32_t weight(const nrd_request *r)
 static nrd_request *first_locked(const nrd_batcher *s)
 {
     for (uint32_t i = 0; i < s->n_levels; i++) {
-        if (s->levels[i].head) {
-            return s->levels[i].head;
+        if (s->levels[i].queued[0].head) {
+            return s->levels[i].queued[0].head;
         }
-        if (s->levels[i].late) {
-            return s->levels[i].late;
+        if (s->levels[i].queued[LATE].head) {
+            return s->levels[i].queued[LATE].head;
         }
     }
     return NULL;
@@ -599,8 +567,7 @@ static plan make_plan_locked(const nrd_batcher *s, uint32_t cap)
 
     for (uint32_t i = 0; i < s->n_levels && !p.is_full; i++) {
         for (int late = 0; late < 2 && !p.is_full; late++) {
-            for (const nrd_request *r = late ? s->levels[i].late : s->levels[i].head;
-                 r && !p.is_full; r = r->next) {
+            for (const nrd_request *r = s->levels[i].queued[late].head; r && !p.is_full; r = r->next) {
                 if (first &&
                     (!s->batching || p.n >= cap || p.total + weight(r) > s->base.max_batch ||
                      !nrd_request_same_shapes(first, r))) {
@@ -632,7 +599,7 @@ static bool first_ones_locked(const nrd_batcher *s, nrd_request **out, uint32_t 
 
     for (uint32_t i = 0; i < s->n_levels; i++) {
         for (int late = 0; late < 2; late++) {
-            nrd_request *r = late ? s->levels[i].late : s->levels[i].head;
+            nrd_request *r = s->levels[i].queued[late].head;
             for (; r && k < n; r = r->next, k++) {
                 if (compare && out[k] != r) {
                     return false;
@@ -690,8 +657,9 @@ static uint32_t take_locked(nrd_batcher *s, nrd_request **batch, uint32_t n)
     for (uint32_t k = 0; k < n; k++) {
         nrd_request *r = first_locked(s);
         for (uint32_t i = 0; i < s->n_levels; i++) {
-            if (s->levels[i].head == r || s->levels[i].late == r) {
-                remove_locked(s, &s->levels[i], r, s->levels[i].late == r);
+            const level *l = &s->levels[i];
+            if (l->queued[0].head == r || l->queued[LATE].head == r) {
+                remove_locked(s, &s->levels[i], r, l->queued[LATE].head == r);
                 break;
             }
         }
@@ -714,14 +682,14 @@ uint32_t nrd_batcher_take(nrd_batcher *s, nrd_worker *w, nrd_request **batch, ui
 
     pthread_mutex_lock(&s->mu);
     for (;;) {
-        nrd_request *cancelled = NULL, *expired = NULL;
+        nrd_request_list cancelled = {0}, expired = {0};
         if (!s->asking) {
             collect_locked(s, cap, &cancelled, &expired);
         }
-        if (cancelled || expired) {
+        if (cancelled.head || expired.head) {
             pthread_mutex_unlock(&s->mu);
-            fail_list(expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);
-            fail_list(cancelled, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
+            fail_list(&expired, NRD_ERR_UNAVAILABLE, "Request timeout expired", NRD_FAIL_REJECTED);
+            fail_list(&cancelled, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
             pthread_mutex_lock(&s->mu);
             continue;
         }

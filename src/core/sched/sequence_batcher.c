@@ -25,6 +25,7 @@
 #include "core/request.h"
 #include "core/request_internal.h"
 #include "core/sched/dynamic_batcher.h"
+#include "core/sched/request_list.h"
 #include "core/sched/scheduler.h"
 #include "core/sched/sequence.h"
 #include "core/trace.h"
@@ -42,13 +43,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct list {
-    nrd_request *head, *tail;
-} list;
-
 typedef struct backlog {
     struct backlog *next, *prev;
-    list queue;
+    nrd_request_list queue;
     struct sequence *owner; /* NULL: its END has come */
     uint64_t deadline_ns;   /* UINT64_MAX: none */
 } backlog;
@@ -64,7 +61,7 @@ typedef struct sequence {  /* has begun, END has not come yet */
 
 struct nrd_sequence_slot {
     struct inst *inst;
-    list queue;
+    nrd_request_list queue;
     sequence *owner;             /* whose requests come here; NULL: no more will */
     bool taken;                  /* by a sequence, which may have had its last request already */
     bool closing;                /* free it once nothing is queued or in flight */
@@ -101,39 +98,14 @@ typedef struct nrd_sequence_batcher {
 
 /* ---- lists ---- */
 
-static void push(list *l, nrd_request *r)
-{
-    r->next = NULL;
-    r->prev = l->tail;
-    if (l->tail) {
-        l->tail->next = r;
-    } else {
-        l->head = r;
-    }
-    l->tail = r;
-}
-
-static nrd_request *pop(list *l)
-{
-    nrd_request *r = l->head;
-    l->head = r->next;
-    if (l->head) {
-        l->head->prev = NULL;
-    } else {
-        l->tail = NULL;
-    }
-    r->next = r->prev = NULL;
-    return r;
-}
-
-static void move_all(list *to, list *from)
+static void move_all(nrd_request_list *to, nrd_request_list *from)
 {
     while (from->head) {
-        push(to, pop(from));
+        nrd_request_list_push(to, nrd_request_list_pop(from));
     }
 }
 
-static bool any_cancelled(const list *l)
+static bool any_cancelled(const nrd_request_list *l)
 {
     for (const nrd_request *r = l->head; r; r = r->next) {
         if (nrd_request_is_cancelled(r)) {
@@ -144,15 +116,15 @@ static bool any_cancelled(const list *l)
 }
 
 /* Answers requests that will not run. No lock is held. */
-static void fail_all(list *l, nrd_error_code code, const char *message, nrd_fail_reason reason)
+static void fail_all(nrd_request_list *l, nrd_error_code code, const char *message, nrd_fail_reason reason)
 {
     while (l->head) {
-        nrd_request *r = pop(l);
+        nrd_request *r = nrd_request_list_pop(l);
         nrd_request_fail(r, nrd_errorf(code, "%s", message), reason);
     }
 }
 
-static void fail_cancelled(list *l)
+static void fail_cancelled(nrd_request_list *l)
 {
     fail_all(l, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
 }
@@ -294,7 +266,7 @@ static nrd_sequence_slot *free_slot_locked(const nrd_sequence_batcher *s)
 
 /* The slot has nothing queued: the oldest sequence of the backlog gets it. */
 static void free_slot_or_refill_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot,
-                                       list *cancelled)
+                                       nrd_request_list *cancelled)
 {
     slot->closing = false;
     if (slot->owner) {
@@ -327,7 +299,7 @@ static void free_slot_or_refill_locked(nrd_sequence_batcher *s, nrd_sequence_slo
 }
 
 /* If the next request of the slot was cancelled, its sequence ends: all that waits goes with it. */
-static void end_cancelled_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, list *cancelled)
+static void end_cancelled_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, nrd_request_list *cancelled)
 {
     while (slot->queue.head && nrd_request_is_cancelled(slot->queue.head)) {
         move_all(cancelled, &slot->queue);
@@ -354,7 +326,7 @@ static void add_tensors_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot,
 }
 
 /* Oldest: forwards the next request of the slot, if none is in flight. */
-static void forward_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, list *cancelled)
+static void forward_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, nrd_request_list *cancelled)
 {
     while (!slot->in_flight && slot->taken) {
         end_cancelled_locked(s, slot, cancelled);
@@ -365,7 +337,7 @@ static void forward_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, lis
             free_slot_or_refill_locked(s, slot, cancelled);
             continue;
         }
-        nrd_request *r = pop(&slot->queue);
+        nrd_request *r = nrd_request_list_pop(&slot->queue);
         slot->closing = slot->closing || (r->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END) != 0;
         slot->in_flight = true;
         add_tensors_locked(s, slot, r);
@@ -374,7 +346,7 @@ static void forward_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, lis
 }
 
 /* After the slot got something to do, or lost its sequence. */
-static void wake_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, list *cancelled)
+static void wake_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, nrd_request_list *cancelled)
 {
     if (s->oldest) {
         forward_locked(s, slot, cancelled);
@@ -477,7 +449,7 @@ static nrd_error *place_locked(nrd_sequence_batcher *s, const nrd_request *r, se
 
 static nrd_error *queue(nrd_sequence_batcher *s, nrd_request *r)
 {
-    list cancelled = {0};
+    nrd_request_list cancelled = {0};
     sequence *q = NULL;
     nrd_error *err;
 
@@ -498,7 +470,7 @@ static nrd_error *queue(nrd_sequence_batcher *s, nrd_request *r)
             q->waiting->deadline_ns =
                 when < q->waiting->deadline_ns ? when : q->waiting->deadline_ns;
         }
-        push(slot ? &slot->queue : &q->waiting->queue, r);
+        nrd_request_list_push(slot ? &slot->queue : &q->waiting->queue, r);
         if (end || s->abandoned) {
             forget_locked(s, q);
         }
@@ -529,7 +501,7 @@ static nrd_error *released(nrd_scheduler *base, nrd_request *r, uint32_t flags, 
     nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
     nrd_sequence_slot *slot = r->seq_slot;
     const bool again = (flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE) != 0;
-    list cancelled = {0};
+    nrd_request_list cancelled = {0};
     nrd_error *err = NULL;
 
     *goes_on = false;
@@ -565,7 +537,7 @@ static nrd_error *released(nrd_scheduler *base, nrd_request *r, uint32_t flags, 
     return err;
 }
 
-static void end_idle_locked(nrd_sequence_batcher *s, uint64_t now, list *cancelled)
+static void end_idle_locked(nrd_sequence_batcher *s, uint64_t now, nrd_request_list *cancelled)
 {
     for (size_t i = 0; i < s->n_buckets; i++) {
         for (sequence *q = s->buckets[i], *next; q; q = next) {
@@ -582,8 +554,8 @@ static void end_idle_locked(nrd_sequence_batcher *s, uint64_t now, list *cancell
     }
 }
 
-static void expire_backlog_locked(nrd_sequence_batcher *s, uint64_t now, list *cancelled,
-                                  list *expired)
+static void expire_backlog_locked(nrd_sequence_batcher *s, uint64_t now, nrd_request_list *cancelled,
+                                  nrd_request_list *expired)
 {
     for (backlog *b = s->first, *next; b; b = next) {
         const bool is_late = now >= b->deadline_ns;
@@ -603,7 +575,7 @@ static void expire_backlog_locked(nrd_sequence_batcher *s, uint64_t now, list *c
 static void sweep(nrd_scheduler *base)
 {
     nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
-    list cancelled = {0}, expired = {0};
+    nrd_request_list cancelled = {0}, expired = {0};
 
     pthread_mutex_lock(&s->mu);
     uint64_t now = nrd_now_ns();
@@ -649,7 +621,7 @@ static void drain(nrd_scheduler *base)
 static void abandon(nrd_scheduler *base)
 {
     nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
-    list cancelled = {0};
+    nrd_request_list cancelled = {0};
 
     pthread_mutex_lock(&s->mu);
     s->abandoned = true;
@@ -690,7 +662,7 @@ typedef struct round_of_slots {
     uint64_t oldest_ns;
 } round_of_slots;
 
-static round_of_slots look_locked(nrd_sequence_batcher *s, inst *in, list *cancelled)
+static round_of_slots look_locked(nrd_sequence_batcher *s, inst *in, nrd_request_list *cancelled)
 {
     round_of_slots r = {.oldest_ns = UINT64_MAX};
 
@@ -727,7 +699,7 @@ static nrd_request *null_locked(nrd_sequence_batcher *s, const nrd_request *like
 }
 
 static uint32_t collect_locked(nrd_sequence_batcher *s, inst *in, const round_of_slots *r,
-                               nrd_request **batch, list *cancelled, list *failed)
+                               nrd_request **batch, nrd_request_list *cancelled, nrd_request_list *failed)
 {
     const nrd_request *like =
         r->like; /* the first one that has a slot; gets its tensors when met */
@@ -742,7 +714,7 @@ static uint32_t collect_locked(nrd_sequence_batcher *s, inst *in, const round_of
             n_null++;
             continue;
         }
-        batch[k] = pop(&slot->queue);
+        batch[k] = nrd_request_list_pop(&slot->queue);
     }
     for (uint32_t k = 0; k < r->n; k++) { /* shapes were compared before anything was added */
         if (batch[k]) {
@@ -766,7 +738,7 @@ static uint32_t collect_locked(nrd_sequence_batcher *s, inst *in, const round_of
         if (batch[k] && batch[k]->is_null) {
             nrd_request_free(batch[k]);
         } else if (batch[k]) {
-            push(failed, batch[k]);
+            nrd_request_list_push(failed, batch[k]);
         }
     }
     return ok ? r->n : 0;
@@ -779,7 +751,7 @@ static uint32_t take_direct(nrd_sequence_batcher *s, inst *in, nrd_request **bat
     NRD_ASSERT(cap >= s->n_slots, "every slot of the instance fits into its batch");
     pthread_mutex_lock(&s->mu);
     while (n == 0) {
-        list cancelled = {0}, failed = {0};
+        nrd_request_list cancelled = {0}, failed = {0};
         round_of_slots r = look_locked(s, in, &cancelled);
         uint64_t due = 0;
         if (r.like && s->delay_ns && s->min_utilization > 0 && !s->stopping &&
