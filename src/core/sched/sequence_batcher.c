@@ -12,353 +12,22 @@
  *   oldest   each slot gives one request at a time to a dynamic batcher of its instance, and the
  *            next one when that was released.
  *
- * An iterative sequence is a single request that its backend gives back to be run again.
- *
- * Lock: mu guards everything below it, and the fields next, prev and seq_slot of waiting requests.
- * Requests to be answered are collected while it is held and answered afterwards. The lock of an
- * inner dynamic batcher may be taken while it is held. */
+ * An iterative sequence is a single request that its backend gives back to be run again. */
 #include "core/sched/sequence_batcher.h"
 
 #include "core/instance_internal.h"
-#include "core/model_internal.h"
 #include "core/model_metrics.h"
-#include "core/request.h"
-#include "core/request_internal.h"
-#include "core/sched/dynamic_batcher.h"
-#include "core/sched/request_list.h"
-#include "core/sched/scheduler.h"
-#include "core/sched/sequence.h"
+#include "core/sched/sequence_internal.h"
 #include "core/trace.h"
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/log.h"
-#include "base/mem.h"
-#include "triton/core/tritonserver.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-typedef struct backlog {
-    struct backlog *next, *prev;
-    nrd_request_list queue;
-    struct sequence *owner; /* NULL: its END has come */
-    uint64_t deadline_ns;   /* UINT64_MAX: none */
-} backlog;
-
-typedef struct sequence {  /* has begun, END has not come yet */
-    struct sequence *next; /* of its bucket */
-    uint64_t hash, id;
-    char *text;              /* NULL: the id is the number */
-    nrd_sequence_slot *slot; /* one of the two */
-    backlog *waiting;
-    uint64_t last_ns; /* its last request came then */
-} sequence;
-
-struct nrd_sequence_slot {
-    struct inst *inst;
-    nrd_request_list queue;
-    sequence *owner;             /* whose requests come here; NULL: no more will */
-    bool taken;                  /* by a sequence, which may have had its last request already */
-    bool closing;                /* free it once nothing is queued or in flight */
-    bool in_flight;              /* oldest: a request is with the inner batcher or the backend */
-    nrd_sequence_states *states; /* shared */
-};
-
-typedef struct inst {
-    nrd_instance *instance; /* borrowed */
-    nrd_batcher *inner;     /* oldest; NULL for direct */
-    pthread_cond_t cond;    /* direct: something is queued */
-    nrd_sequence_slot *slots;
-} inst;
-
-typedef struct nrd_sequence_batcher {
-    nrd_scheduler base;
-    nrd_model *model; /* borrowed */
-    bool iterative, oldest;
-    uint32_t n_slots; /* per instance */
-    uint64_t idle_ns, delay_ns;
-    float min_utilization;
-    nrd_sequence_controls *controls;
-    nrd_sequence_plan *plan;
-    atomic_uint_fast64_t next_id; /* of iterative requests */
-    uint64_t next_text_id; /* number of the next sequence whose id is a text; guarded by mu */
-    pthread_mutex_t mu;
-    inst *insts;
-    uint32_t n_insts, n_free;
-    sequence **buckets;
-    size_t n_buckets, n_sequences;
-    backlog *first, *last;
-    bool draining, abandoned, stopping;
-} nrd_sequence_batcher;
-
-/* ---- lists ---- */
-
-static void move_all(nrd_request_list *to, nrd_request_list *from)
-{
-    while (from->head) {
-        nrd_request_list_push(to, nrd_request_list_pop(from));
-    }
-}
-
-static bool any_cancelled(const nrd_request_list *l)
-{
-    for (const nrd_request *r = l->head; r; r = r->next) {
-        if (nrd_request_is_cancelled(r)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Answers requests that will not run. No lock is held. */
-static void fail_all(nrd_request_list *l, nrd_error_code code, const char *message, nrd_fail_reason reason)
-{
-    while (l->head) {
-        nrd_request *r = nrd_request_list_pop(l);
-        nrd_request_fail(r, nrd_errorf(code, "%s", message), reason);
-    }
-}
-
-static void fail_cancelled(nrd_request_list *l)
-{
-    fail_all(l, NRD_ERR_CANCELLED, "Request was cancelled", NRD_FAIL_CANCELED);
-}
-
-/* ---- sequences by correlation id ---- */
-
-static uint64_t hash_of(const nrd_request *r)
-{
-    return r->corr_str ? nrd_hash_bytes(1, r->corr_str, strlen(r->corr_str))
-                       : nrd_hash_u64(2, r->corr_id);
-}
-
-static bool is_same(const sequence *q, const nrd_request *r)
-{
-    if (q->text || r->corr_str) {
-        return q->text && r->corr_str && strcmp(q->text, r->corr_str) == 0;
-    }
-    return q->id == r->corr_id;
-}
-
-static sequence *find_locked(const nrd_sequence_batcher *s, const nrd_request *r)
-{
-    sequence *q = s->buckets[hash_of(r) & (s->n_buckets - 1)];
-    while (q && !is_same(q, r)) {
-        q = q->next;
-    }
-    return q;
-}
-
-static void grow_locked(nrd_sequence_batcher *s)
-{
-    size_t n = s->n_buckets * 2;
-    sequence **fresh = calloc(n, sizeof *fresh);
-
-    if (!fresh) {
-        return; /* slower, but as good */
-    }
-    for (size_t i = 0; i < s->n_buckets; i++) {
-        for (sequence *q = s->buckets[i], *next; q; q = next) {
-            next = q->next;
-            q->next = fresh[q->hash & (n - 1)];
-            fresh[q->hash & (n - 1)] = q;
-        }
-    }
-    free(s->buckets);
-    s->buckets = fresh;
-    s->n_buckets = n;
-}
-
-/* NULL: no memory. */
-static sequence *begin_locked(nrd_sequence_batcher *s, const nrd_request *r)
-{
-    sequence *q = calloc(1, sizeof *q);
-    char *text = q && r->corr_str ? strdup(r->corr_str) : NULL;
-
-    if (!q || (r->corr_str && !text)) {
-        free(q);
-        return NULL;
-    }
-    if (s->n_sequences >= s->n_buckets) {
-        grow_locked(s);
-    }
-    q->hash = hash_of(r);
-    q->id = r->corr_str ? s->next_text_id++ : r->corr_id;
-    q->text = text;
-    q->next = s->buckets[q->hash & (s->n_buckets - 1)];
-    s->buckets[q->hash & (s->n_buckets - 1)] = q;
-    s->n_sequences++;
-    return q;
-}
-
-/* No request of the sequence is expected any more; those that are queued still run. */
-static void forget_locked(nrd_sequence_batcher *s, sequence *q)
-{
-    sequence **p = &s->buckets[q->hash & (s->n_buckets - 1)];
-
-    while (*p != q) {
-        p = &(*p)->next;
-    }
-    *p = q->next;
-    s->n_sequences--;
-    if (q->slot) {
-        q->slot->owner = NULL;
-    }
-    if (q->waiting) {
-        q->waiting->owner = NULL;
-    }
-    free(q->text);
-    free(q);
-}
-
-/* ---- the backlog ---- */
-
-static void remove_backlog_locked(nrd_sequence_batcher *s, backlog *b)
-{
-    if (b->prev) {
-        b->prev->next = b->next;
-    } else {
-        s->first = b->next;
-    }
-    if (b->next) {
-        b->next->prev = b->prev;
-    } else {
-        s->last = b->prev;
-    }
-}
-
-/* NULL: no memory. */
-static backlog *add_backlog_locked(nrd_sequence_batcher *s)
-{
-    backlog *b = calloc(1, sizeof *b);
-    if (!b) {
-        return NULL;
-    }
-    b->deadline_ns = UINT64_MAX;
-    b->prev = s->last;
-    if (s->last) {
-        s->last->next = b;
-    } else {
-        s->first = b;
-    }
-    s->last = b;
-    return b;
-}
-
-/* ---- slots ---- */
-
-static nrd_sequence_slot *free_slot_locked(const nrd_sequence_batcher *s)
-{
-    for (uint32_t k = 0; s->n_free > 0 && k < s->n_slots; k++) {
-        for (uint32_t i = 0; i < s->n_insts; i++) {
-            if (!s->insts[i].slots[k].taken) {
-                return &s->insts[i].slots[k];
-            }
-        }
-    }
-    return NULL;
-}
-
-/* The slot has nothing queued: the oldest sequence of the backlog gets it. */
-static void free_slot_or_refill_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot,
-                                       nrd_request_list *cancelled)
-{
-    slot->closing = false;
-    if (slot->owner) {
-        forget_locked(s, slot->owner);
-    }
-    while (s->first) {
-        backlog *b = s->first;
-        remove_backlog_locked(s, b);
-        if (any_cancelled(&b->queue)) {
-            move_all(cancelled, &b->queue);
-            if (b->owner) {
-                forget_locked(s, b->owner);
-            }
-            free(b);
-            continue;
-        }
-        move_all(&slot->queue, &b->queue);
-        slot->owner = b->owner;
-        slot->closing = !b->owner; /* no more will come than what is there */
-        if (b->owner) {
-            b->owner->waiting = NULL;
-            b->owner->slot = slot;
-            b->owner->last_ns = nrd_now_ns(); /* waiting was not its idleness */
-        }
-        free(b);
-        return;
-    }
-    slot->taken = false;
-    s->n_free++;
-}
-
-/* If the next request of the slot was cancelled, its sequence ends: all that waits goes with it. */
-static void end_cancelled_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, nrd_request_list *cancelled)
-{
-    while (slot->queue.head && nrd_request_is_cancelled(slot->queue.head)) {
-        move_all(cancelled, &slot->queue);
-        free_slot_or_refill_locked(s, slot, cancelled);
-    }
-}
-
-/* Gives a request that is about to run what the core adds to it. */
-static void add_tensors_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, nrd_request *r)
-{
-    nrd_request_drop_overrides(r);
-    nrd_sequence_controls_apply(s->controls, r);
-    r->seq_slot = slot;
-    if (nrd_sequence_plan_is_empty(s->plan)) {
-        return;
-    }
-    if (!slot->states || (r->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START)) {
-        nrd_sequence_states_unref(slot->states);
-        slot->states = nrd_sequence_states_new(s->plan);
-    }
-    nrd_sequence_states_unref(r->states);
-    r->states = slot->states ? nrd_sequence_states_ref(slot->states) : NULL;
-    r->no_memory = r->no_memory || !slot->states;
-}
-
-/* Oldest: forwards the next request of the slot, if none is in flight. */
-static void forward_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, nrd_request_list *cancelled)
-{
-    while (!slot->in_flight && slot->taken) {
-        end_cancelled_locked(s, slot, cancelled);
-        if (!slot->queue.head) {
-            if (!slot->closing) {
-                return;
-            }
-            free_slot_or_refill_locked(s, slot, cancelled);
-            continue;
-        }
-        nrd_request *r = nrd_request_list_pop(&slot->queue);
-        slot->closing = slot->closing || (r->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END) != 0;
-        slot->in_flight = true;
-        add_tensors_locked(s, slot, r);
-        nrd_batcher_enqueue_inner(slot->inst->inner, r);
-    }
-}
-
-/* After the slot got something to do, or lost its sequence. */
-static void wake_locked(nrd_sequence_batcher *s, nrd_sequence_slot *slot, nrd_request_list *cancelled)
-{
-    if (s->oldest) {
-        forward_locked(s, slot, cancelled);
-        return;
-    }
-    while (slot->closing && !slot->queue.head) {
-        free_slot_or_refill_locked(s, slot, cancelled);
-    }
-    if (slot->queue.head) {
-        pthread_cond_signal(&slot->inst->cond);
-    }
-}
 
 /* ---- entering ---- */
 
@@ -407,10 +76,10 @@ static void warn_of_conflict(const nrd_request *r)
 }
 
 /* Finds or makes the place of the request's sequence. */
-static nrd_error *place_locked(nrd_sequence_batcher *s, const nrd_request *r, sequence **out)
+static nrd_error *place_locked(nrd_sequence_batcher *s, const nrd_request *r, nrd_sequence **out)
 {
     const bool start = (r->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START) != 0;
-    sequence *q = find_locked(s, r);
+    nrd_sequence *q = nrd_sequence_find_locked(s, r);
 
     if (s->draining && start) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE,
@@ -424,8 +93,8 @@ static nrd_error *place_locked(nrd_sequence_batcher *s, const nrd_request *r, se
         warn_of_conflict(r);
     }
     if (!q) {
-        nrd_sequence_slot *slot = free_slot_locked(s);
-        q = begin_locked(s, r);
+        nrd_sequence_slot *slot = nrd_sequence_slot_find_locked(s);
+        q = nrd_sequence_begin_locked(s, r);
         if (!q) {
             return nrd_error_no_memory();
         }
@@ -435,9 +104,9 @@ static nrd_error *place_locked(nrd_sequence_batcher *s, const nrd_request *r, se
             slot->taken = true;
             s->n_free--;
         } else {
-            q->waiting = add_backlog_locked(s);
+            q->waiting = nrd_sequence_backlog_add_locked(s);
             if (!q->waiting) {
-                forget_locked(s, q);
+                nrd_sequence_forget_locked(s, q);
                 return nrd_error_no_memory();
             }
             q->waiting->owner = q;
@@ -450,7 +119,7 @@ static nrd_error *place_locked(nrd_sequence_batcher *s, const nrd_request *r, se
 static nrd_error *queue(nrd_sequence_batcher *s, nrd_request *r)
 {
     nrd_request_list cancelled = {0};
-    sequence *q = NULL;
+    nrd_sequence *q = NULL;
     nrd_error *err;
 
     r->batch_ns = nrd_now_ns();
@@ -472,15 +141,15 @@ static nrd_error *queue(nrd_sequence_batcher *s, nrd_request *r)
         }
         nrd_request_list_push(slot ? &slot->queue : &q->waiting->queue, r);
         if (end || s->abandoned) {
-            forget_locked(s, q);
+            nrd_sequence_forget_locked(s, q);
         }
         if (slot) {
             slot->closing = slot->closing || s->abandoned;
-            wake_locked(s, slot, &cancelled);
+            nrd_sequence_slot_wake_locked(s, slot, &cancelled);
         }
     }
     pthread_mutex_unlock(&s->mu);
-    fail_cancelled(&cancelled);
+    nrd_sequence_list_fail_cancelled(&cancelled);
     return err;
 }
 
@@ -515,15 +184,15 @@ static nrd_error *released(nrd_scheduler *base, nrd_request *r, uint32_t flags, 
     if (slot && s->oldest) {
         slot->in_flight = false;
     }
-    if (slot && s->iterative && !again && slot->owner && is_same(slot->owner, r)) {
-        forget_locked(s, slot->owner);
+    if (slot && s->iterative && !again && slot->owner && nrd_sequence_is_of(slot->owner, r)) {
+        nrd_sequence_forget_locked(s, slot->owner);
         slot->closing = true;
     }
     if (slot) {
-        wake_locked(s, slot, &cancelled);
+        nrd_sequence_slot_wake_locked(s, slot, &cancelled);
     }
     pthread_mutex_unlock(&s->mu);
-    fail_cancelled(&cancelled);
+    nrd_sequence_list_fail_cancelled(&cancelled);
     if (again) {
         nrd_request_drop_overrides(r);
         r->flags = 0;
@@ -540,33 +209,33 @@ static nrd_error *released(nrd_scheduler *base, nrd_request *r, uint32_t flags, 
 static void end_idle_locked(nrd_sequence_batcher *s, uint64_t now, nrd_request_list *cancelled)
 {
     for (size_t i = 0; i < s->n_buckets; i++) {
-        for (sequence *q = s->buckets[i], *next; q; q = next) {
+        for (nrd_sequence *q = s->buckets[i], *next; q; q = next) {
             next = q->next;
             if (!q->slot || now - q->last_ns < s->idle_ns || now < q->last_ns) {
                 continue;
             }
             nrd_sequence_slot *slot = q->slot;
-            forget_locked(s, q);
+            nrd_sequence_forget_locked(s, q);
             slot->closing = true;
-            wake_locked(s, slot, cancelled);
+            nrd_sequence_slot_wake_locked(s, slot, cancelled);
             next = s->buckets[i]; /* a slot that was refilled changes the bucket: look again */
         }
     }
 }
 
-static void expire_backlog_locked(nrd_sequence_batcher *s, uint64_t now, nrd_request_list *cancelled,
-                                  nrd_request_list *expired)
+static void expire_backlog_locked(nrd_sequence_batcher *s, uint64_t now,
+                                  nrd_request_list *cancelled, nrd_request_list *expired)
 {
-    for (backlog *b = s->first, *next; b; b = next) {
+    for (nrd_sequence_backlog *b = s->first, *next; b; b = next) {
         const bool is_late = now >= b->deadline_ns;
         next = b->next;
-        if (!is_late && !any_cancelled(&b->queue)) {
+        if (!is_late && !nrd_sequence_list_has_cancelled(&b->queue)) {
             continue;
         }
-        remove_backlog_locked(s, b);
-        move_all(is_late ? expired : cancelled, &b->queue);
+        nrd_sequence_backlog_remove_locked(s, b);
+        nrd_sequence_list_move(is_late ? expired : cancelled, &b->queue);
         if (b->owner) {
-            forget_locked(s, b->owner);
+            nrd_sequence_forget_locked(s, b->owner);
         }
         free(b);
     }
@@ -585,15 +254,16 @@ static void sweep(nrd_scheduler *base)
         for (uint32_t k = 0; k < s->n_slots; k++) {
             nrd_sequence_slot *slot = &s->insts[i].slots[k];
             if (slot->queue.head && nrd_request_is_cancelled(slot->queue.head)) {
-                end_cancelled_locked(s, slot, &cancelled);
-                wake_locked(s, slot, &cancelled);
+                nrd_sequence_slot_end_cancelled_locked(s, slot, &cancelled);
+                nrd_sequence_slot_wake_locked(s, slot, &cancelled);
             }
         }
     }
     pthread_mutex_unlock(&s->mu);
-    fail_cancelled(&cancelled);
-    fail_all(&expired, NRD_ERR_UNAVAILABLE,
-             "timeout of the corresponding sequence has been expired", NRD_FAIL_REJECTED);
+    nrd_sequence_list_fail_cancelled(&cancelled);
+    nrd_sequence_list_fail(&expired, NRD_ERR_UNAVAILABLE,
+                           "timeout of the corresponding sequence has been expired",
+                           NRD_FAIL_REJECTED);
     for (uint32_t i = 0; s->oldest && i < s->n_insts; i++) {
         nrd_batcher_sweep(s->insts[i].inner);
     }
@@ -628,15 +298,15 @@ static void abandon(nrd_scheduler *base)
     for (size_t i = 0; i < s->n_buckets; i++) {
         while (s->buckets[i]) {
             nrd_sequence_slot *slot = s->buckets[i]->slot;
-            forget_locked(s, s->buckets[i]);
+            nrd_sequence_forget_locked(s, s->buckets[i]);
             if (slot) {
                 slot->closing = true;
-                wake_locked(s, slot, &cancelled);
+                nrd_sequence_slot_wake_locked(s, slot, &cancelled);
             }
         }
     }
     pthread_mutex_unlock(&s->mu);
-    fail_cancelled(&cancelled);
+    nrd_sequence_list_fail_cancelled(&cancelled);
 }
 
 static void stop(nrd_scheduler *base)
@@ -654,138 +324,13 @@ static void stop(nrd_scheduler *base)
     }
 }
 
-/* ---- direct: batches of slots ---- */
-
-typedef struct round_of_slots {
-    nrd_request *like;   /* shapes of the batch, and of its null requests; NULL: nothing to run */
-    uint32_t n_ready, n; /* n: slots up to the last one that has a request */
-    uint64_t oldest_ns;
-} round_of_slots;
-
-static round_of_slots look_locked(nrd_sequence_batcher *s, inst *in, nrd_request_list *cancelled)
-{
-    round_of_slots r = {.oldest_ns = UINT64_MAX};
-
-    for (uint32_t k = 0; k < s->n_slots; k++) {
-        nrd_sequence_slot *slot = &in->slots[k];
-        end_cancelled_locked(s, slot, cancelled);
-        if (slot->queue.head) {
-            const nrd_request *q = slot->queue.head;
-            r.like = r.like ? r.like : slot->queue.head;
-            r.oldest_ns = q->batch_ns < r.oldest_ns ? q->batch_ns : r.oldest_ns;
-            r.n_ready++;
-            r.n = k + 1;
-        }
-    }
-    return r;
-}
-
-/* NULL: no memory. */
-static nrd_request *null_locked(nrd_sequence_batcher *s, const nrd_request *like,
-                                const nrd_sequence_states *states)
-{
-    nrd_request *r = nrd_request_new_null(like);
-
-    if (!r) {
-        return NULL;
-    }
-    nrd_sequence_controls_apply(s->controls, r);
-    r->states = states ? nrd_sequence_states_new_null(states) : NULL;
-    if ((states && !r->states) || r->no_memory) {
-        nrd_request_free(r);
-        return NULL;
-    }
-    return r;
-}
-
-static uint32_t collect_locked(nrd_sequence_batcher *s, inst *in, const round_of_slots *r,
-                               nrd_request **batch, nrd_request_list *cancelled, nrd_request_list *failed)
-{
-    const nrd_request *like =
-        r->like; /* the first one that has a slot; gets its tensors when met */
-    nrd_request *shape = NULL;
-    uint32_t n_null = 0;
-
-    for (uint32_t k = 0; k < r->n; k++) {
-        nrd_sequence_slot *slot = &in->slots[k];
-        batch[k] = NULL;
-        if (!slot->queue.head ||
-            (slot->queue.head != like && !nrd_request_same_shapes(like, slot->queue.head))) {
-            n_null++;
-            continue;
-        }
-        batch[k] = nrd_request_list_pop(&slot->queue);
-    }
-    for (uint32_t k = 0; k < r->n; k++) { /* shapes were compared before anything was added */
-        if (batch[k]) {
-            nrd_sequence_slot *slot = &in->slots[k];
-            add_tensors_locked(s, slot, batch[k]);
-            shape = shape ? shape : batch[k];
-            if (batch[k]->flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END) {
-                slot->closing = true;
-            }
-            while (slot->closing && !slot->queue.head) {
-                free_slot_or_refill_locked(s, slot, cancelled);
-            }
-        }
-    }
-    bool ok = true;
-    for (uint32_t k = 0; ok && n_null > 0 && k < r->n; k++) {
-        batch[k] = batch[k] ? batch[k] : null_locked(s, shape, shape->states);
-        ok = batch[k] != NULL;
-    }
-    for (uint32_t k = 0; !ok && k < r->n; k++) { /* slots cannot be left out: none of them runs */
-        if (batch[k] && batch[k]->is_null) {
-            nrd_request_free(batch[k]);
-        } else if (batch[k]) {
-            nrd_request_list_push(failed, batch[k]);
-        }
-    }
-    return ok ? r->n : 0;
-}
-
-static uint32_t take_direct(nrd_sequence_batcher *s, inst *in, nrd_request **batch, uint32_t cap)
-{
-    uint32_t n = 0;
-
-    NRD_ASSERT(cap >= s->n_slots, "every slot of the instance fits into its batch");
-    pthread_mutex_lock(&s->mu);
-    while (n == 0) {
-        nrd_request_list cancelled = {0}, failed = {0};
-        round_of_slots r = look_locked(s, in, &cancelled);
-        uint64_t due = 0;
-        if (r.like && s->delay_ns && s->min_utilization > 0 && !s->stopping &&
-            (float)r.n_ready / (float)s->base.max_batch < s->min_utilization) {
-            due = r.oldest_ns + s->delay_ns;
-        }
-        if (r.like && (due == 0 || nrd_now_ns() >= due)) {
-            n = collect_locked(s, in, &r, batch, &cancelled, &failed);
-        }
-        if (cancelled.head || failed.head) {
-            pthread_mutex_unlock(&s->mu);
-            fail_cancelled(&cancelled);
-            fail_all(&failed, NRD_ERR_UNAVAILABLE, "out of memory", NRD_FAIL_OTHER);
-            pthread_mutex_lock(&s->mu);
-        } else if (n == 0 && s->stopping) {
-            break;
-        } else if (n == 0 && due) {
-            struct timespec t = {.tv_sec = (time_t)(due / 1000000000u),
-                                 .tv_nsec = (long)(due % 1000000000u)};
-            pthread_cond_timedwait(&in->cond, &s->mu, &t);
-        } else if (n == 0) {
-            pthread_cond_wait(&in->cond, &s->mu);
-        }
-    }
-    pthread_mutex_unlock(&s->mu);
-    return n;
-}
-
 static uint32_t take(nrd_scheduler *base, uint32_t slot, nrd_worker *w, nrd_request **batch,
                      uint32_t cap)
 {
     nrd_sequence_batcher *s = (nrd_sequence_batcher *)base;
-    inst *in = &s->insts[slot];
-    return s->oldest ? nrd_batcher_take(in->inner, w, batch, cap) : take_direct(s, in, batch, cap);
+    nrd_sequence_inst *in = &s->insts[slot];
+    return s->oldest ? nrd_batcher_take(in->inner, w, batch, cap)
+                     : nrd_sequence_take_direct(s, in, batch, cap);
 }
 
 static nrd_sequence_states *first_states(const nrd_scheduler *base)
@@ -798,7 +343,7 @@ static nrd_sequence_states *first_states(const nrd_scheduler *base)
 
 static nrd_error *add_inst(nrd_sequence_batcher *s, nrd_instance *instance)
 {
-    inst *in = &s->insts[s->n_insts++];
+    nrd_sequence_inst *in = &s->insts[s->n_insts++];
     pthread_condattr_t attr;
 
     in->instance = instance;
@@ -827,7 +372,7 @@ static void free_batcher(nrd_scheduler *base)
 
     for (size_t i = 0; s->buckets && i < s->n_buckets; i++) { /* sequences that never ended */
         while (s->buckets[i]) {
-            forget_locked(s, s->buckets[i]);
+            nrd_sequence_forget_locked(s, s->buckets[i]);
         }
     }
     NRD_ASSERT(!s->first, "requests that wait keep their model");
