@@ -3,6 +3,7 @@
 #include "device/cpu/simd.h" /* switches the instruction set on */
 
 #include "device/ops/linear_cpu.h"
+#include "device/ops/linear_wide_cpu.h"
 #if NRD_ISA >= 4
 #include "device/ops/linear_amx.h"
 #endif
