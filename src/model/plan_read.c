@@ -94,6 +94,24 @@ static size_t elements_bytes(nrd_dtype t, int64_t n)
     return (size_t)(n / nrd_dtype_block(t)) * nrd_dtype_block_bytes(t);
 }
 
+static nrd_error *to_floats(const nrd_plan_tensor *t, nrd_dtype from, const void *src, float *dst, int64_t n)
+{
+    return nrd_dequantize_row(from, src, dst, n)
+               ? NULL
+               : nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(from));
+}
+
+static nrd_error *from_floats(const nrd_plan_tensor *t, const float *src, uint8_t *dst, int64_t n)
+{
+    if (t->dtype == NRD_DTYPE_F32) {
+        memcpy(dst, src, (size_t)n * sizeof *src);
+        return NULL;
+    }
+    return nrd_quantize_row(t->dtype, src, dst, n)
+               ? NULL
+               : nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name, nrd_dtype_name(t->dtype));
+}
+
 /* n elements (a row, or several dense ones for types without row scales). */
 static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst,
                           int64_t n, float *buf, int64_t buf_n)
@@ -114,9 +132,8 @@ static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_
                 memcpy(&v, src + 8 * i, 8);
                 buf[i] = (float)v;
             }
-        } else if (!nrd_dequantize_row(from, src, buf, k)) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name,
-                              nrd_dtype_name(from));
+        } else {
+            NRD_TRY(to_floats(t, from, src, buf, k));
         }
         for (int64_t i = 0; one && i < k; i++) {
             buf[i] += 1.0f;
@@ -124,52 +141,11 @@ static nrd_error *convert(const nrd_plan_tensor *t, nrd_dtype from, const uint8_
         for (int64_t i = 0; negative_exp && i < k; i++) {
             buf[i] = -expf(buf[i]);
         }
-        if (t->dtype == NRD_DTYPE_F32) {
-            memcpy(dst, buf, (size_t)k * 4);
-        } else if (!nrd_quantize_row(t->dtype, buf, dst, k)) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name,
-                              nrd_dtype_name(t->dtype));
-        }
+        NRD_TRY(from_floats(t, buf, dst, k));
         src += elements_bytes(from, k);
         dst += elements_bytes(t->dtype, k);
         n -= k;
     }
-    return NULL;
-}
-
-/* A row divided by its length, for all types: the length needs the whole row first. */
-static nrd_error *convert_unit(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst, float *buf,
-                               float *scale)
-{
-    double square = 0;
-
-    if (!nrd_dequantize_row(from, src, buf, t->cols)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(from));
-    }
-    for (int64_t i = 0; i < t->cols; i++) {
-        square += (double)buf[i] * (double)buf[i];
-    }
-    for (int64_t i = 0; i < t->cols; i++) {
-        buf[i] = (float)((double)buf[i] / fmax(sqrt(square), 1e-12));
-    }
-    if (t->has_row_scales) {
-        *scale = nrd_quantize_row_scaled(t->dtype, buf, dst, t->cols);
-    } else if (t->dtype == NRD_DTYPE_F32) {
-        memcpy(dst, buf, (size_t)t->cols * sizeof *buf);
-    } else if (!nrd_quantize_row(t->dtype, buf, dst, t->cols)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name, nrd_dtype_name(t->dtype));
-    }
-    return NULL;
-}
-
-static nrd_error *convert_scaled(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src,
-                                 uint8_t *dst, float *buf, float *scale)
-{
-    if (!nrd_dequantize_row(from, src, buf, t->cols)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name,
-                          nrd_dtype_name(from));
-    }
-    *scale = nrd_quantize_row_scaled(t->dtype, buf, dst, t->cols);
     return NULL;
 }
 
@@ -179,14 +155,51 @@ typedef struct {
     uint8_t *turned; /* TURN_ROWS rows in the source's type */
 } scratch;
 
-static nrd_error *emit_row(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src,
-                           uint8_t *dst, float *scale, const scratch *sc)
+/* A whole row, for all types. */
+static nrd_error *put_row(const nrd_plan_tensor *t, const float *row, uint8_t *dst, float *scale)
 {
-    if (t->flags & NRD_RULE_UNIT_ROWS) {
-        return convert_unit(t, from, src, dst, sc->buf, scale);
+    if (t->has_row_scales) {
+        *scale = nrd_quantize_row_scaled(t->dtype, row, dst, t->cols);
+        return NULL;
     }
-    return t->has_row_scales ? convert_scaled(t, from, src, dst, sc->buf, scale)
-                             : convert(t, from, src, dst, t->cols, sc->buf, sc->buf_n);
+    return from_floats(t, row, dst, t->cols);
+}
+
+/* A row divided by its length. */
+static void make_unit(float *row, int64_t n)
+{
+    double square = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        square += (double)row[i] * (double)row[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        row[i] = (float)((double)row[i] / fmax(sqrt(square), 1e-12));
+    }
+}
+
+static nrd_error *emit_row(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, uint8_t *dst, float *scale, const scratch *sc)
+{
+    const bool is_unit = (t->flags & NRD_RULE_UNIT_ROWS) != 0;
+
+    if (!is_unit && !t->has_row_scales) {
+        return convert(t, from, src, dst, t->cols, sc->buf, sc->buf_n);
+    }
+    NRD_TRY(to_floats(t, from, src, sc->buf, t->cols));
+    if (is_unit) {
+        make_unit(sc->buf, t->cols);
+    }
+    return put_row(t, sc->buf, dst, scale);
+}
+
+static nrd_error *emit_multiplied(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, float factor, uint8_t *dst,
+                                  float *scale, const scratch *sc)
+{
+    NRD_TRY(to_floats(t, from, src, sc->buf, t->cols));
+    for (int64_t i = 0; i < t->cols; i++) {
+        sc->buf[i] *= factor;
+    }
+    return put_row(t, sc->buf, dst, scale);
 }
 
 static float factor_of_row(const nrd_plan_tensor *t, int64_t row)
@@ -198,26 +211,6 @@ static float factor_of_row(const nrd_plan_tensor *t, int64_t row)
         row -= t->factor_rows[i];
     }
     return 1;
-}
-
-/* A row times its factor, for all types. */
-static nrd_error *convert_multiplied(const nrd_plan_tensor *t, nrd_dtype from, const uint8_t *src, float factor, uint8_t *dst,
-                                     float *scale, const scratch *sc)
-{
-    if (!nrd_dequantize_row(from, src, sc->buf, t->cols)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(from));
-    }
-    for (int64_t i = 0; i < t->cols; i++) {
-        sc->buf[i] *= factor;
-    }
-    if (t->has_row_scales) {
-        *scale = nrd_quantize_row_scaled(t->dtype, sc->buf, dst, t->cols);
-    } else if (t->dtype == NRD_DTYPE_F32) {
-        memcpy(dst, sc->buf, (size_t)t->cols * sizeof *sc->buf);
-    } else if (!nrd_quantize_row(t->dtype, sc->buf, dst, t->cols)) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name, nrd_dtype_name(t->dtype));
-    }
-    return NULL;
 }
 
 /* Rows of a source that keeps [in, out]: row i of ours is its column i. */
@@ -290,10 +283,7 @@ static nrd_error *read_turned_heads(const nrd_plan_tensor *t, const nrd_plan_par
     for (int64_t r = 0, last = -1; r < n; r++) {
         const int64_t h = (row0 + r) / each, i = (row0 + r) % each;
         for (int64_t c = 0; h != last && c < cols; c++) {
-            if (!nrd_dequantize_row(s->dtype, src_row(s, h * cols + c), row, each)) {
-                err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
-                goto done;
-            }
+            NRD_TRY_GOTO(to_floats(t, s->dtype, src_row(s, h * cols + c), row, each), err, done);
             for (int64_t k = 0; k < each; k++) {
                 head[k * cols + c] = row[k];
             }
@@ -334,9 +324,7 @@ static nrd_error *whole_matrix(const nrd_plan_tensor *t, const nrd_src_tensor *s
     const int64_t n = s->dims[1];
 
     for (int64_t i = 0; i < s->dims[0]; i++) {
-        if (!nrd_dequantize_row(s->dtype, src_row(s, i), row, n)) {
-            return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
-        }
+        NRD_TRY(to_floats(t, s->dtype, src_row(s, i), row, n));
         for (int64_t k = 0; k < n; k++) {
             out[turned ? k * s->dims[0] + i : i * n + k] = row[k];
         }
@@ -358,10 +346,7 @@ static nrd_error *read_product(const nrd_plan_tensor *t, const nrd_plan_part *pa
     float *row = matrix + width * cols, *sum = row + most;
     NRD_TRY_GOTO(whole_matrix(t, by, by->dims[0] == cols, matrix, row), err, done);
     for (int64_t r = 0; r < n; r++) {
-        if (!nrd_dequantize_row(s->dtype, src_row(s, row0 + r), row, width)) {
-            err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be read", t->name, nrd_dtype_name(s->dtype));
-            goto done;
-        }
+        NRD_TRY_GOTO(to_floats(t, s->dtype, src_row(s, row0 + r), row, width), err, done);
         memset(sum, 0, (size_t)cols * sizeof *sum);
         for (int64_t k = 0; k < width; k++) {
             for (int64_t c = 0; c < cols; c++) {
@@ -399,7 +384,7 @@ static nrd_error *read_source(const nrd_plan_tensor *t, const nrd_plan_part *par
     }
     for (int64_t r = 0; t->n_factors > 0 && r < n; r++) {
         const uint8_t *from = src_row(s, row_place(part, row0 + r)) + elements_bytes(s->dtype, part->col0);
-        NRD_TRY(convert_multiplied(t, s->dtype, from, factor_of_row(t, row0 + r), dst + (size_t)r * row_bytes,
+        NRD_TRY(emit_multiplied(t, s->dtype, from, factor_of_row(t, row0 + r), dst + (size_t)r * row_bytes,
                                    scales ? scales + r : NULL, sc));
     }
     if (t->n_factors > 0) {
@@ -450,12 +435,8 @@ static nrd_error *read_random(const nrd_plan *p, const nrd_plan_tensor *t, int64
     NRD_NEW_GOTO(pool, pool_bytes, err, done);
     if (t->has_row_scales) {
         scale = nrd_quantize_row_scaled(t->dtype, p->pool, pool, NRD_PLAN_POOL);
-    } else if (t->dtype == NRD_DTYPE_F32) {
-        memcpy(pool, p->pool, pool_bytes);
-    } else if (!nrd_quantize_row(t->dtype, p->pool, pool, NRD_PLAN_POOL)) {
-        err = nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: type %s cannot be made", t->name,
-                         nrd_dtype_name(t->dtype));
-        goto done;
+    } else {
+        NRD_TRY_GOTO(from_floats(t, p->pool, pool, NRD_PLAN_POOL), err, done);
     }
     for (int64_t r = 0; r < n; r++) {
         size_t at = (size_t)(nrd_hash_u64(seed, (uint64_t)(row0 + r)) % n_blocks) * block;

@@ -109,7 +109,6 @@ static nrd_error *put(void *user, const char *name, int64_t rows, int64_t cols)
     const nrd_src_tensor *t = k->from ? NULL : find(k->src, name);
     const nrd_weight *w = k->from ? nrd_vision_weight(k->from, name) : NULL;
     const int64_t dims[2] = {rows, cols};
-    int64_t count = 1;
     int first = 0;
 
     if (w) {
@@ -119,9 +118,7 @@ static nrd_error *put(void *user, const char *name, int64_t rows, int64_t cols)
     if (!t) {
         return nrd_errorf(NRD_ERR_NOT_FOUND, "%s: the vision tower's tensor '%s' is missing", nrd_source_path(k->src), name);
     }
-    for (int i = 0; i < t->n_dims; i++) {
-        count *= t->dims[i];
-    }
+    const int64_t count = (int64_t)nrd_src_tensor_numbers(t);
     for (; first + 1 < t->n_dims && t->dims[first] == 1 && rows != 1; first++) { /* InternVL's are of a batch of one */
     }
     const bool is_number = t->n_dims == 0 && rows == 1 && cols == 0;

@@ -4,8 +4,7 @@
 
 #include "base/dtype.h"
 #include "base/mem.h"
-
-#include <math.h>
+#include "model/finite.h"
 
 enum { PIECE = 1 << 16 }; /* numbers of a tensor; a block of any type divides it */
 
@@ -13,7 +12,7 @@ typedef struct reading {
     const nrd_src_tensor *src;
     float *out;
     int64_t n;
-    _Atomic bool is_unread, is_not_finite;
+    _Atomic bool is_unread;
 } reading;
 
 static void read_pieces(void *user, int64_t from, int64_t to)
@@ -24,16 +23,9 @@ static void read_pieces(void *user, int64_t from, int64_t to)
     for (int64_t k = from; k < to; k++) {
         float *out = r->out + k * PIECE;
         const int64_t n = r->n - k * PIECE < PIECE ? r->n - k * PIECE : PIECE;
-        float sum = 0;
         if (!nrd_dequantize_row(r->src->dtype, (const uint8_t *)r->src->data + (size_t)k * piece_bytes, out, n)) {
             r->is_unread = true;
             return;
-        }
-        for (int64_t i = 0; i < n; i++) {
-            sum += out[i] * 0; /* 0, or not a number */
-        }
-        if (sum != 0 || isnan(sum)) {
-            r->is_not_finite = true;
         }
     }
 }
@@ -41,11 +33,10 @@ static void read_pieces(void *user, int64_t from, int64_t to)
 nrd_error *nrd_qwork_read(nrd_qmath *m, const nrd_src_tensor *src, float **out)
 {
     nrd_error *err = NULL;
-    size_t n = 1;
-    for (int d = 0; d < src->n_dims; d++) {
-        n *= (size_t)src->dims[d];
-    }
+    const size_t n = (size_t)nrd_src_tensor_numbers(src);
+
     NRD_NEW_GOTO(*out, n, err, fail);
+    NRD_TRY(nrd_src_tensor_check_finite(src, 0, src->n_dims > 0 ? src->dims[0] : 1));
     reading r = {.src = src, .out = *out, .n = (int64_t)n};
     if (!src->packed) {
         nrd_qmath_each(m, (r.n + PIECE - 1) / PIECE, read_pieces, &r);
@@ -53,11 +44,6 @@ nrd_error *nrd_qwork_read(nrd_qmath *m, const nrd_src_tensor *src, float **out)
     if (src->packed || r.is_unread) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read as numbers here", src->name,
                           src->type_name);
-    }
-    for (size_t i = 0; r.is_not_finite && i < n; i++) {
-        if (!isfinite((*out)[i])) {
-            return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s': number %zu is not finite", src->name, i);
-        }
     }
 fail:
     return err;
