@@ -12,6 +12,14 @@
 #include "base/mem.h"
 #include "model/spec_recurrent.h"
 
+struct nrd_run_state_memory {
+    float **conv_states, **states; /* [n_layers] of max_entries sequences and more (n_slots); NULL in layers without */
+    nrd_kv_layer *layers;          /* [n_layers] the states of both kinds as blocks of one row, for copies */
+    int32_t n_layers;
+    void *conv_out, *scan_out; /* [max_tokens] rows of a layer */
+    void *dt_bc, *time_steps;  /* of Mamba: what time steps are made of, b and c; the time steps */
+};
+
 /* A device may begin blocks at round addresses only; slots lie one behind the other. */
 static bool can_copy(const nrd_runner *r)
 {
@@ -77,12 +85,13 @@ static nrd_kv_layer state_blocks(const nrd_runner *r, float *states, int64_t num
 static void list_states(nrd_runner *r)
 {
     const nrd_model_spec *m = r->spec;
+    nrd_run_state_memory *s = r->recurrent;
     for (int32_t i = 0; i < m->n_layers; i++) {
-        if (r->conv_states[i]) {
-            r->state_layers[r->n_state_layers++] = state_blocks(r, r->conv_states[i], nrd_recurrent_conv_state(m));
+        if (s->conv_states[i]) {
+            s->layers[s->n_layers++] = state_blocks(r, s->conv_states[i], nrd_recurrent_conv_state(m));
         }
-        if (r->states[i]) {
-            r->state_layers[r->n_state_layers++] = state_blocks(r, r->states[i], nrd_recurrent_state(m));
+        if (s->states[i]) {
+            s->layers[s->n_layers++] = state_blocks(r, s->states[i], nrd_recurrent_state(m));
         }
     }
 }
@@ -104,18 +113,19 @@ static bool copy_of(const nrd_runner *r, const nrd_plan_entry *e, bool load, int
 nrd_error *nrd_run_copy_states(nrd_runner *r, const nrd_plan *p, bool load)
 {
     enum { COPIES_A_CALL = 64 };
+    const nrd_run_state_memory *s = r->recurrent;
     int32_t pairs[COPIES_A_CALL][2];
 
-    for (int32_t i = 0; i < p->n_entries && r->n_state_layers > 0;) {
+    for (int32_t i = 0; s && i < p->n_entries;) {
         int32_t n = 0;
         for (; i < p->n_entries && n < COPIES_A_CALL; i++) {
             n += copy_of(r, &p->entries[i], load, pairs[n]);
         }
         nrd_copy_blocks_args a = {
-            .n_layers = r->n_state_layers,
+            .n_layers = s->n_layers,
             .n_pairs = n,
-            .src = r->state_layers,
-            .dst = r->state_layers,
+            .src = s->layers,
+            .dst = s->layers,
             .pairs = &pairs[0][0],
         };
         if (n > 0) {
@@ -130,6 +140,7 @@ nrd_error *nrd_run_init_recurrent(nrd_runner *r)
     const nrd_model_spec *m = r->spec;
     const size_t t = (size_t)r->cfg.max_tokens;
     nrd_error *err = NULL;
+    nrd_run_state_memory *s;
 
     if (m->attn_gate) {
         NRD_TRY(nrd_run_alloc(r, &r->attn_gates, t * (size_t)(m->n_heads * m->head_dim), r->act_bytes, "activations"));
@@ -145,20 +156,22 @@ nrd_error *nrd_run_init_recurrent(nrd_runner *r)
                           "token that does not hold cannot be taken from them", (long long)nrd_recurrent_conv_state(m),
                           (long long)nrd_recurrent_state(m));
     }
-    NRD_TRY(nrd_run_alloc(r, &r->conv_out, t * (size_t)nrd_recurrent_channels(m), r->act_bytes, "activations"));
-    NRD_TRY(nrd_run_alloc(r, &r->scan_out, t * (size_t)nrd_recurrent_inner(m), r->act_bytes, "activations"));
+    NRD_NEW_GOTO(s, 1, err, fail);
+    r->recurrent = s; /* what is allocated is freed with the runner */
+    NRD_TRY(nrd_run_alloc(r, &s->conv_out, t * (size_t)nrd_recurrent_channels(m), r->act_bytes, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &s->scan_out, t * (size_t)nrd_recurrent_inner(m), r->act_bytes, "activations"));
     if (m->recurrent.kind == NRD_RECURRENT_MAMBA) {
         const size_t numbers = (size_t)m->recurrent.dt_rank + 6 * (size_t)m->recurrent.n_state; /* b and c, and with a norm or two */
-        NRD_TRY(nrd_run_alloc(r, &r->dt_bc, t * numbers, r->act_bytes, "activations"));
-        NRD_TRY(nrd_run_alloc(r, &r->time_steps, t * (size_t)nrd_recurrent_inner(m), r->act_bytes, "activations"));
+        NRD_TRY(nrd_run_alloc(r, &s->dt_bc, t * numbers, r->act_bytes, "activations"));
+        NRD_TRY(nrd_run_alloc(r, &s->time_steps, t * (size_t)nrd_recurrent_inner(m), r->act_bytes, "activations"));
     }
-    NRD_NEW_GOTO(r->conv_states, m->n_layers, err, fail);
-    NRD_NEW_GOTO(r->states, m->n_layers, err, fail);
-    NRD_NEW_GOTO(r->state_layers, 2 * (size_t)m->n_layers, err, fail);
+    NRD_NEW_GOTO(s->conv_states, m->n_layers, err, fail);
+    NRD_NEW_GOTO(s->states, m->n_layers, err, fail);
+    NRD_NEW_GOTO(s->layers, 2 * (size_t)m->n_layers, err, fail);
     for (int32_t i = 0; i < m->n_layers; i++) {
         if (m->layer_is_recurrent[i]) {
-            NRD_TRY(alloc_states(r, &r->conv_states[i], nrd_recurrent_conv_state(m)));
-            NRD_TRY(alloc_states(r, &r->states[i], nrd_recurrent_state(m)));
+            NRD_TRY(alloc_states(r, &s->conv_states[i], nrd_recurrent_conv_state(m)));
+            NRD_TRY(alloc_states(r, &s->states[i], nrd_recurrent_state(m)));
         }
     }
     list_states(r);
@@ -168,19 +181,25 @@ fail:
 
 void nrd_run_free_recurrent(nrd_runner *r)
 {
-    for (int32_t i = 0; i < r->spec->n_layers; i++) {
-        nrd_run_free(r, r->conv_states ? r->conv_states[i] : NULL);
-        nrd_run_free(r, r->states ? r->states[i] : NULL);
-    }
-    free(r->conv_states);
-    free(r->states);
-    free(r->state_layers);
-    nrd_run_free(r, r->conv_out);
-    nrd_run_free(r, r->scan_out);
-    nrd_run_free(r, r->dt_bc);
-    nrd_run_free(r, r->time_steps);
+    nrd_run_state_memory *s = r->recurrent;
+
     nrd_run_free(r, r->attn_gates);
     nrd_run_free(r, r->attn_out);
+    if (!s) {
+        return;
+    }
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        nrd_run_free(r, s->conv_states ? s->conv_states[i] : NULL);
+        nrd_run_free(r, s->states ? s->states[i] : NULL);
+    }
+    free(s->conv_states);
+    free(s->states);
+    free(s->layers);
+    nrd_run_free(r, s->conv_out);
+    nrd_run_free(r, s->scan_out);
+    nrd_run_free(r, s->dt_bc);
+    nrd_run_free(r, s->time_steps);
+    free(s);
 }
 
 static const void *at(const nrd_runner *r, const void *row, int64_t column)
@@ -207,8 +226,8 @@ static nrd_short_conv_args conv_args(const nrd_runner *r, const nrd_batch_view *
         .weight = numbers(y->conv),
         .bias = numbers(y->conv_bias),
         .act = NRD_ACT_SILU,
-        .state = r->conv_states[layer],
-        .out = r->conv_out,
+        .state = r->recurrent->conv_states[layer],
+        .out = r->recurrent->conv_out,
         .act_dtype = r->act,
     };
 }
@@ -220,7 +239,7 @@ static nrd_error *short_conv(nrd_runner *r, const nrd_batch_view *v, int32_t lay
     a.in_gate = r->qkv;
     a.out_gate = at(r, r->qkv, r->spec->hidden);
     a.act = NRD_ACT_NONE;
-    *out = r->conv_out;
+    *out = r->recurrent->conv_out;
     return r->dev->ops->short_conv(r->stream, &a);
 }
 
@@ -232,7 +251,7 @@ static nrd_error *gated_norm(nrd_runner *r, int32_t n_tokens, const nrd_recurren
         .n_tokens = n_tokens,
         .width = (int32_t)nrd_recurrent_inner(m),
         .n_groups = m->recurrent.norm_groups,
-        .x = r->scan_out,
+        .x = r->recurrent->scan_out,
         .gate = at(r, r->qkv, gate),
         .gate_stride = nrd_recurrent_row(m),
         .weight = numbers(y->norm),
@@ -240,7 +259,7 @@ static nrd_error *gated_norm(nrd_runner *r, int32_t n_tokens, const nrd_recurren
         .gate_first = gate_first,
         .gate_silu = m->recurrent.kind == NRD_RECURRENT_MAMBA || m->recurrent.no_norm,
         .eps = m->recurrent.norm_eps,
-        .out = r->scan_out,
+        .out = r->recurrent->scan_out,
         .act_dtype = r->act,
     };
     return r->dev->ops->gated_norm(r->stream, &a);
@@ -256,9 +275,9 @@ static nrd_error *mamba2(nrd_runner *r, const nrd_batch_view *v, int32_t layer, 
     nrd_short_conv_args conv = conv_args(r, v, layer, inner);
     nrd_ssm_args a = {
         .batch = v,
-        .x = r->conv_out,
-        .b = at(r, r->conv_out, inner),
-        .c = at(r, r->conv_out, inner + (int64_t)s->n_groups * s->n_state),
+        .x = r->recurrent->conv_out,
+        .b = at(r, r->recurrent->conv_out, inner),
+        .c = at(r, r->recurrent->conv_out, inner + (int64_t)s->n_groups * s->n_state),
         .dt = at(r, r->qkv, inner + channels),
         .x_stride = channels,
         .bc_stride = channels,
@@ -273,11 +292,11 @@ static nrd_error *mamba2(nrd_runner *r, const nrd_batch_view *v, int32_t layer, 
         .dt_min = s->dt_min,
         .dt_max = s->dt_max,
         .deterministic = r->cfg.deterministic,
-        .state = r->states[layer],
-        .out = r->scan_out,
+        .state = r->recurrent->states[layer],
+        .out = r->recurrent->scan_out,
         .act_dtype = r->act,
     };
-    *out = r->scan_out;
+    *out = r->recurrent->scan_out;
     NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
     NRD_TRY(r->dev->ops->ssm(r->stream, &a));
     return gated_norm(r, v->n_tokens, y, 0, !s->norm_first);
@@ -312,16 +331,16 @@ static nrd_error *step_product(nrd_runner *r, const nrd_product *p, const void *
 static nrd_error *time_steps(nrd_runner *r, int32_t n, const nrd_recurrent *y, const void **out_b, const void **out_c)
 {
     const nrd_recurrent_spec *s = &r->spec->recurrent;
-    void *bc = (uint8_t *)r->dt_bc + (size_t)n * (size_t)s->dt_rank * r->act_bytes;
+    void *bc = (uint8_t *)r->recurrent->dt_bc + (size_t)n * (size_t)s->dt_rank * r->act_bytes;
     void *normed = (uint8_t *)bc + (size_t)n * 2 * (size_t)s->n_state * r->act_bytes;
     const void *x = NULL, *dt = r->att;
 
-    NRD_TRY(nrd_run_plain_input(r, n, &y->x_dt, r->conv_out, r->att, &x));
-    NRD_TRY(step_product(r, &y->x_dt, x, n, r->dt_bc));
+    NRD_TRY(nrd_run_plain_input(r, n, &y->x_dt, r->recurrent->conv_out, r->att, &x));
+    NRD_TRY(step_product(r, &y->x_dt, x, n, r->recurrent->dt_bc));
     NRD_TRY(step_product(r, &y->x_bc, x, n, bc));
     *out_b = *out_c = bc;
     if (s->dt_bc_norms) {
-        NRD_TRY(plain_norm(r, n, s->dt_rank, r->dt_bc, y->dt_norm, &y->dt, r->att));
+        NRD_TRY(plain_norm(r, n, s->dt_rank, r->recurrent->dt_bc, y->dt_norm, &y->dt, r->att));
         NRD_TRY(plain_norm(r, 2 * n, s->n_state, bc, y->bc_norm, NULL, normed)); /* b and c are a row each */
         *out_b = *out_c = normed;
         if (y->c_norm) { /* all rows once more, of which the second ones are used */
@@ -330,9 +349,9 @@ static nrd_error *time_steps(nrd_runner *r, int32_t n, const nrd_recurrent *y, c
             *out_c = again;
         }
     } else {
-        NRD_TRY(nrd_run_plain_input(r, n, &y->dt, r->dt_bc, r->att, &dt));
+        NRD_TRY(nrd_run_plain_input(r, n, &y->dt, r->recurrent->dt_bc, r->att, &dt));
     }
-    return step_product(r, &y->dt, dt, n, r->time_steps);
+    return step_product(r, &y->dt, dt, n, r->recurrent->time_steps);
 }
 
 /* Rows are [x, gate]; the convolution goes over x, and what it gives makes the time steps of the channels, b and c. */
@@ -344,15 +363,15 @@ static nrd_error *mamba(nrd_runner *r, const nrd_batch_view *v, int32_t layer, c
     nrd_short_conv_args conv = conv_args(r, v, layer, 0);
     const void *b = NULL, *c = NULL;
 
-    *out = r->scan_out;
+    *out = r->recurrent->scan_out;
     NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
     NRD_TRY(time_steps(r, v->n_tokens, y, &b, &c));
     nrd_ssm_args a = {
         .batch = v,
-        .x = r->conv_out,
+        .x = r->recurrent->conv_out,
         .b = b,
         .c = at(r, c, n_state),
-        .dt = r->time_steps,
+        .dt = r->recurrent->time_steps,
         .x_stride = inner,
         .bc_stride = 2 * (int64_t)n_state,
         .dt_stride = inner,
@@ -366,8 +385,8 @@ static nrd_error *mamba(nrd_runner *r, const nrd_batch_view *v, int32_t layer, c
         .dt_bias = numbers(y->dt_bias),
         .dt_min = m->recurrent.dt_min,
         .dt_max = m->recurrent.dt_max,
-        .state = r->states[layer],
-        .out = r->scan_out,
+        .state = r->recurrent->states[layer],
+        .out = r->recurrent->scan_out,
         .act_dtype = r->act,
     };
     NRD_TRY(r->dev->ops->ssm(r->stream, &a));
@@ -385,9 +404,9 @@ static nrd_error *delta(nrd_runner *r, const nrd_batch_view *v, int32_t layer, c
     nrd_short_conv_args conv = conv_args(r, v, layer, 0);
     nrd_delta_rule_args a = {
         .batch = v,
-        .q = r->conv_out,
-        .k = at(r, r->conv_out, keys),
-        .v = at(r, r->conv_out, 2 * keys),
+        .q = r->recurrent->conv_out,
+        .k = at(r, r->recurrent->conv_out, keys),
+        .v = at(r, r->recurrent->conv_out, 2 * keys),
         .beta = at(r, r->qkv, channels + inner),
         .alpha = at(r, r->qkv, channels + inner + s->n_heads),
         .qkv_stride = channels,
@@ -401,11 +420,11 @@ static nrd_error *delta(nrd_runner *r, const nrd_batch_view *v, int32_t layer, c
         .deterministic = r->cfg.deterministic,
         .a = numbers(y->a),
         .dt_bias = numbers(y->dt_bias),
-        .state = r->states[layer],
-        .out = r->scan_out,
+        .state = r->recurrent->states[layer],
+        .out = r->recurrent->scan_out,
         .act_dtype = r->act,
     };
-    *out = r->scan_out;
+    *out = r->recurrent->scan_out;
     NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
     NRD_TRY(r->dev->ops->delta_rule(r->stream, &a));
     return gated_norm(r, v->n_tokens, y, channels, false);
@@ -419,7 +438,7 @@ static nrd_error *rg_lru(nrd_runner *r, const nrd_batch_view *v, int32_t layer, 
     nrd_short_conv_args conv = conv_args(r, v, layer, 0);
     const nrd_rg_lru_args a = {
         .batch = v,
-        .x = r->conv_out,
+        .x = r->recurrent->conv_out,
         .gate = at(r, r->qkv, nrd_recurrent_inner(m)),
         .gate_stride = nrd_recurrent_row(m),
         .n_heads = m->recurrent.n_heads,
@@ -429,12 +448,12 @@ static nrd_error *rg_lru(nrd_runner *r, const nrd_batch_view *v, int32_t layer, 
         .decay_weight = numbers(y->decay_gate),
         .decay_bias = numbers(y->decay_gate_bias),
         .decay = numbers(y->decay),
-        .state = r->states[layer],
-        .out = r->scan_out,
+        .state = r->recurrent->states[layer],
+        .out = r->recurrent->scan_out,
         .act_dtype = r->act,
     };
     conv.act = NRD_ACT_NONE;
-    *out = r->scan_out;
+    *out = r->recurrent->scan_out;
     NRD_TRY(r->dev->ops->short_conv(r->stream, &conv));
     return r->dev->ops->rg_lru(r->stream, &a);
 }

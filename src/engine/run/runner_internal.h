@@ -81,6 +81,7 @@ typedef struct nrd_outputs {
 
 typedef struct nrd_run_encoder nrd_run_encoder;
 typedef struct nrd_run_convolve nrd_run_convolve;
+typedef struct nrd_run_state_memory nrd_run_state_memory; /* recurrent.c */
 typedef struct nrd_run_pictures nrd_run_pictures;
 
 /* Tokens of a step, side by side, that take the same weights. */
@@ -128,11 +129,7 @@ struct nrd_runner {
     int32_t n_kv_blocks;
     nrd_kv_layer *kv_layers, *kv_host_layers; /* [n_kv_layers] */
     int32_t n_kv_layers; /* layers with attention */
-    float **conv_states, **states; /* [n_layers]: of max_entries sequences; NULL in layers without; NULL: none has */
-    void *conv_out, *scan_out;     /* [max_tokens] rows of a layer with a state */
-    nrd_kv_layer *state_layers;    /* [n_state_layers] the states of both kinds as blocks of one row, for copies */
-    int32_t n_state_layers;
-    void *dt_bc, *time_steps;      /* of Mamba: what time steps are made of, b and c; the time steps */
+    nrd_run_state_memory *recurrent; /* NULL: no layer has a state */
     void *attn_gates, *attn_out;   /* [max_tokens, all heads]: gates, and what attention gives before them or before a norm; or NULL */
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
