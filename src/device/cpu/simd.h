@@ -168,6 +168,47 @@ NRD_INLINE void vf_transpose(vf x[16])
         x[i] = y[i];
     }
 }
+/* Lane i: the largest of x[i]. Halves of two vectors in one, quarters of four, and so on. */
+NRD_INLINE vf vf_hmax_16(vf x[16])
+{
+    NRD_UNROLL
+    for (int i = 0; i < 8; i++) {
+        x[i] = vf_max(_mm512_shuffle_f32x4(x[i], x[i + 8], 0x44), _mm512_shuffle_f32x4(x[i], x[i + 8], 0xee));
+    }
+    NRD_UNROLL
+    for (int i = 0; i < 4; i++) { /* of each 128 bits: i, i + 8, i + 4, i + 12 */
+        x[i] = vf_max(_mm512_shuffle_f32x4(x[i], x[i + 4], 0x88), _mm512_shuffle_f32x4(x[i], x[i + 4], 0xdd));
+    }
+    NRD_UNROLL
+    for (int i = 0; i < 2; i++) { /* of each 64 bits: i, i + 2 */
+        const __m512d a = _mm512_castps_pd(x[i]), b = _mm512_castps_pd(x[i + 2]);
+        x[i] = vf_max(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    x[0] = vf_max(_mm512_shuffle_ps(x[0], x[1], 0x88), _mm512_shuffle_ps(x[0], x[1], 0xdd));
+    /* as they lie: 0 2 1 3, 8 10 9 11, 4 6 5 7, 12 14 13 15 */
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), x[0]);
+}
+/* Sixteen floats to int8, rounded to nearest even and saturated. */
+NRD_INLINE void vf_store_bytes(void *p, vf x)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+/* sum[i] = the sum of the signed bytes [16 i, 16 i + 16) at p, for 16 i. */
+NRD_INLINE void vi_store_sums(int16_t *sum, const int8_t *p)
+{
+    __m512i all = _mm512_setzero_si512();
+
+    NRD_UNROLL
+    for (int i = 0; i < 4; i++) { /* one instruction sums eight bytes each; they are unsigned. Word i of each 64 bits: of 64 i */
+        const __m512i s = _mm512_sad_epu8(_mm512_xor_si512(_mm512_loadu_si512(p + i * 64), _mm512_set1_epi8(-128)),
+                                          _mm512_setzero_si512());
+        all = _mm512_or_si512(all, _mm512_slli_epi64(s, (unsigned)(16 * i)));
+    }
+    all = _mm512_sub_epi16(_mm512_add_epi16(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC)), _mm512_set1_epi16(16 * 128));
+    /* word i of 128 bits l is sum 4 i + l */
+    const __m512i order = _mm512_castsi256_si512(_mm256_setr_epi16(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27));
+    _mm256_storeu_si256((__m256i *)(void *)sum, _mm512_castsi512_si256(_mm512_permutexvar_epi16(order, all)));
+}
 /* Sixteen floats to int8, rounded to nearest even and saturated; gives their sum. */
 NRD_INLINE int vf_store_i8(void *p, vf x)
 {

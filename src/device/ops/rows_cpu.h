@@ -3,16 +3,45 @@
 #include "device/cpu/simd.h"
 #include "device/ops/ops.h"
 
+#if NRD_ISA >= 2
+/* Sixteen whole blocks: their scales and sums are found side by side in vectors, with the bits that one has alone. */
+NRD_INLINE void act_q8_16(const float *x, float *scale, int16_t *sum, int8_t *q)
+{
+    vf peak[16];
+    float inv[16];
+
+    NRD_UNROLL
+    for (int b = 0; b < 16; b++) {
+        peak[b] = vf_max(vf_abs(vf_load(x + b * 32)), vf_abs(vf_load(x + b * 32 + 16)));
+    }
+    const vf top = vf_hmax_16(peak);
+    vf_store(inv, vf_gt(top, vf_zero(), vf_div(vf_set1(127.0f), top), vf_zero()));
+    vf_store(scale, vf_div(top, vf_set1(127.0f)));
+    for (int b = 0; b < 16; b++) {
+        vf_store_bytes(q + b * 32, vf_mul(vf_load(x + b * 32), vf_set1(inv[b])));
+        vf_store_bytes(q + b * 32 + 16, vf_mul(vf_load(x + b * 32 + 16), vf_set1(inv[b])));
+    }
+    for (int b = 0; b < 16; b += 8) {
+        vi_store_sums(sum + b * 2, q + b * 32);
+    }
+}
+#endif
+
 /* Blocks [block, ...) of a row of `row_cols` columns from x[0..n); n ends at the row's end or on a
  * block. */
 static void act_q8_part(const float *x, int64_t n, int64_t block, int64_t row_cols, void *row)
 {
-    int64_t row_blocks = nrd_act_q8_blocks(row_cols), blocks = nrd_act_q8_blocks(n);
+    int64_t row_blocks = nrd_act_q8_blocks(row_cols), blocks = nrd_act_q8_blocks(n), b = 0;
     float *scale = (float *)(void *)((int8_t *)row + row_blocks * 32) + block;
     int16_t *sum = (int16_t *)(void *)((int8_t *)row + row_blocks * 36) + 2 * block;
     int8_t *q = (int8_t *)row + block * 32;
 
-    for (int64_t b = 0; b < blocks; b++) {
+#if NRD_ISA >= 2
+    for (; b + 16 <= n / 32; b += 16) {
+        act_q8_16(x + b * 32, scale + b, sum + 2 * b, q + b * 32);
+    }
+#endif
+    for (; b < blocks; b++) {
         int64_t left = n - b * 32;
         vf u, v;
         if (left >= 32) {
