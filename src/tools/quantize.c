@@ -313,8 +313,8 @@ static nrd_error *measure(job *j, const char *path, nrd_qmeasure *m, nrd_qreport
     NRD_TRY(need_engine(j, path));
     NRD_TRY(nrd_qmeasure_run(m, j->engine.engine, false, false, NRD_DTYPE_NONE, j->o->device, j->o->threads));
     NRD_TRY_GOTO(nrd_model_path_open(&after, j->o->output_dir, j->o->device, (nrd_engine_asked){0}), err, done);
-    NRD_TRY_GOTO(nrd_qspeed_token_bytes(&r->token_bytes_before, j->engine.engine), err, done);
-    NRD_TRY_GOTO(nrd_qspeed_token_bytes(&r->token_bytes_after, after.engine), err, done);
+    NRD_TRY_GOTO(nrd_qspeed_token_bytes(&r->token_bytes_before, j->engine.engine, on_cpu), err, done);
+    NRD_TRY_GOTO(nrd_qspeed_token_bytes(&r->token_bytes_after, after.engine, on_cpu), err, done);
     err = nrd_qmeasure_run(m, after.engine, true, j->settings.scheme.grid.is_float && on_cpu, cache, j->o->device, j->o->threads);
 done:
     nrd_model_path_close(&after);

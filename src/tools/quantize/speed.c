@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-nrd_error *nrd_qspeed_token_bytes(uint64_t *out, const char *engine)
+nrd_error *nrd_qspeed_token_bytes(uint64_t *out, const char *engine, bool on_cpu)
 {
     nrd_engine *e = NULL;
     double bytes = 0;
@@ -21,7 +21,8 @@ nrd_error *nrd_qspeed_token_bytes(uint64_t *out, const char *engine)
         const bool is_rows = strstr(name, "_embedding.") != NULL;
         const bool is_head = !has_head && !strcmp(name, "transformer.vocab_embedding.weight");
         if (!is_rows || is_head) {
-            bytes += (double)w->data_bytes * (strstr(name, ".mlp.experts.") ? share : 1);
+            const int unpacked = on_cpu && w->dtype == NRD_DTYPE_F8_E4M3 ? 2 : 1; /* to bfloat16, when it is loaded */
+            bytes += (double)w->data_bytes * unpacked * (strstr(name, ".mlp.experts.") ? share : 1);
         }
     }
     *out = (uint64_t)bytes;

@@ -11,10 +11,11 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Bytes of weights that a token reads, as the engine in this folder (of one rank) keeps them. Of an embedding that is no LM
- * head it reads a row, which is not counted; of a mixture of experts those that a token gets. */
-nrd_error *nrd_qspeed_token_bytes(uint64_t *out, const char *engine) NRD_MUST_USE;
+ * head it reads a row, which is not counted; of a mixture of experts those that a token gets. on_cpu: FP8 as bfloat16. */
+nrd_error *nrd_qspeed_token_bytes(uint64_t *out, const char *engine, bool on_cpu) NRD_MUST_USE;
 
 #endif
