@@ -34,7 +34,7 @@ static void draw(nrd_progress *p, bool last)
     bar[BAR_WIDTH] = '\0';
     fprintf(stderr, "%s%-24s [%s] %3.0f%%  ", p->tty ? "\r" : "", p->label, bar, part * 100);
     if (p->unit) {
-        fprintf(stderr, "%llu %s  %.0f %s/s", (unsigned long long)p->done, p->unit, rate, p->unit);
+        fprintf(stderr, "%llu %s  %.*f %s/s", (unsigned long long)p->done, p->unit, rate < 10 ? 2 : 0, rate, p->unit);
     } else {
         fprintf(stderr, "%.1f MB  %.1f MB/s", (double)p->done / 1e6, rate / 1e6);
     }
