@@ -610,18 +610,22 @@ static void find_next_tile(const attn_work *t, attn_group *group)
 {
     const nrd_attention_args *a = t->a;
     const nrd_batch_view *b = a->batch;
-    int32_t seq = t->w->seq, kv_head = t->w->kv_head + 1, last_group = t->last_group;
+    int32_t seq = t->w->seq, kv_head = t->w->kv_head + 1, last_group = t->last_group, chunk = chunk_after(t, t->start - 1);
 
     if (kv_head == a->kv.n_kv_heads) {
         kv_head = 0;
         seq++;
-        if (seq == b->n_seqs || t->w->seqs || a->window > 0 || b->ctx_len[seq] < 1) {
+        if (seq == b->n_seqs || t->w->seqs || b->ctx_len[seq] < 1) {
             memset(group, 0, ATTN_CHUNK * sizeof *group);
             return;
         }
         last_group = last_group_of(t, b->ctx_len[seq]);
+        if (a->window > 0) { /* of its last token, which is its only one */
+            int32_t from = nrd_attention_unseen(a, b->ctx_len[seq] - 1) + 1;
+            chunk = a->n_sink > 0 || from < 0 ? t->start : chunk_at(t, from);
+        }
     }
-    find_groups(t, seq, kv_head, last_group, chunk_after(t, t->start - 1), group);
+    find_groups(t, seq, kv_head, last_group, chunk, group);
 }
 
 /* What each place of a chunk is read for next. Where the tile's last chunk has fewer groups, the one before it asks for
