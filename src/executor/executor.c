@@ -89,7 +89,7 @@ static void destroy(nrd_exec *x)
     free(x->events);
     pthread_cond_destroy(&x->in_cv);
     pthread_cond_destroy(&x->out_cv);
-    pthread_cond_destroy(&x->stall_cv);
+    pthread_cond_destroy(&x->watch.cv);
     pthread_mutex_destroy(&x->mu);
     free(x);
 }
@@ -115,12 +115,12 @@ nrd_error *nrd_exec_open(nrd_exec **out, const char *engine_dir, const nrd_exec_
     pthread_mutex_init(&x->mu, NULL);
     pthread_cond_init(&x->in_cv, &attr);
     pthread_cond_init(&x->out_cv, &attr);
-    pthread_cond_init(&x->stall_cv, &attr);
+    pthread_cond_init(&x->watch.cv, &attr);
     pthread_condattr_destroy(&attr);
     x->next_id = 1;
     x->inflight = -1;
     x->info.size = sizeof x->info;
-    err = nrd_exec_stall_limit(&x->stall_ms, &x->stall_is_wished);
+    err = nrd_exec_stall_limit(&x->watch);
     err = err ? err : nrd_exec_open_all(x, engine_dir);
     if (!err && x->cfg.tokenizer_dir && x->cfg.tokenizer_dir[0]) {
         x->guides = nrd_guides_new(x->cfg.tokenizer_dir);

@@ -187,6 +187,25 @@ typedef struct nrd_exec_speculative {
     int32_t top_k, depth; /* of EAGLE's trees; top_k 0: chains, where there are no choices. Of a ReDrafter: beams, and their length */
 } nrd_exec_speculative;
 
+/* The watch over the loop: stall.c. */
+typedef struct nrd_exec_watch {
+    pthread_t thread;
+    bool started, ends; /* ends: guarded by mu of the executor, with which cv is waited for */
+    pthread_cond_t cv;
+    int64_t limit_ms;              /* the longest that the loop may be in the device */
+    bool is_wished;                /* the user's number, for all steps */
+    bool computes_here;            /* the device is this machine's processors */
+    _Atomic int64_t in_device;     /* since when; 0: it is not */
+    _Atomic int64_t step_limit_ms; /* instead of limit_ms; 0: none, it is in the device for something else than a step */
+    _Atomic int32_t loop_thread;   /* its number; 0: it has not begun */
+    nrd_step_limit step_limit;     /* the loop's, as busy_ns */
+    uint64_t busy_ns;              /* since when the device has had the oldest step under way and no other before it */
+    struct {
+        int64_t since, looked_ms, waited_ms; /* in_device; for how long by the looks */
+    } stay;                                  /* the watch's, as pulse */
+    nrd_pulse pulse;
+} nrd_exec_watch;
+
 struct nrd_exec {
     nrd_exec_config cfg;
     nrd_exec_info info;
@@ -212,20 +231,9 @@ struct nrd_exec {
     nrd_record *record; /* NULL: nothing is recorded */
     bool overlap;
 
-    pthread_t thread, stall_thread;
-    bool thread_started, stall_started;
-    int64_t stall_ms;          /* the longest that the loop may be in the device */
-    bool stall_is_wished;      /* the user's number, for all steps */
-    _Atomic int64_t in_device; /* stall.c */
-    _Atomic int64_t step_limit_ms; /* instead of stall_ms; 0: none, it is in the device for something else than a step */
-    nrd_step_limit step_limit;     /* the loop's */
-    uint64_t device_busy_ns;       /* the loop's: since when the device has had the oldest step under way and no other before it */
-    struct {
-        int64_t since, looked_ms, waited_ms; /* in_device; for how long by the looks */
-    } stay;                        /* the watch's */
-    _Atomic int32_t loop_thread; /* its number; 0: it has not begun */
-    nrd_pulse pulse;             /* the watch's */
-    bool computes_here;          /* the device is this machine's processors */
+    pthread_t thread;
+    bool thread_started;
+    nrd_exec_watch watch;
     pthread_mutex_t mu;
     pthread_cond_t in_cv;  /* the loop waits for work */
     pthread_cond_t out_cv; /* callers wait for responses, shutdown for the end */
@@ -247,8 +255,6 @@ struct nrd_exec {
     char lost_text[512];
     char rank_lost[256]; /* which rank was lost or does not get on, and how; empty: none */
     int64_t rank_lost_ms; /* when */
-    pthread_cond_t stall_cv; /* the watch waits: stall.c */
-    bool stall_ends;
     bool is_given_up;     /* the loop does not come back from the device; all requests were told */
     bool is_abandoned;    /* and nobody waits for it any more */
     nrd_iter_stats *iter_ring;
@@ -455,8 +461,8 @@ nrd_error *nrd_exec_free_bytes(nrd_exec *x, nrd_device_info *di) NRD_MUST_USE;
 nrd_error *nrd_exec_alloc_kv(nrd_exec *x, int32_t n_blocks, int32_t n_host_blocks) NRD_MUST_USE; /* of all ranks */
 
 /* stall.c */
-/* NEREID_RANK_STALL_SECS. INVALID_ARG: it is no such number. */
-nrd_error *nrd_exec_stall_limit(int64_t *out_ms, bool *out_is_wished) NRD_MUST_USE;
+/* limit_ms and is_wished, by NEREID_RANK_STALL_SECS. INVALID_ARG: it is no such number. */
+nrd_error *nrd_exec_stall_limit(nrd_exec_watch *w) NRD_MUST_USE;
 nrd_error *nrd_exec_stall_start(nrd_exec *x) NRD_MUST_USE;
 void nrd_exec_stall_stop(nrd_exec *x);
 /* Around what the loop's thread does in the device, waits included. leave takes err, and returns it, or INTERNAL where the

@@ -385,7 +385,7 @@ static nrd_error *start_step(nrd_exec *x, int32_t i, bool *started)
     }
     note_started(x, &x->plans[i]);
     if (x->inflight < 0 && x->n_under_way == 0) {
-        x->device_busy_ns = nrd_now_ns();
+        x->watch.busy_ns = nrd_now_ns();
     }
     nrd_exec_enter_step(x, &x->plans[i]);
     return nrd_exec_leave_device(x, submit(x, i));
@@ -554,7 +554,7 @@ void *nrd_exec_loop_main(void *exec)
 {
     nrd_exec *x = exec;
     pthread_setname_np(pthread_self(), "nrd-engine");
-    atomic_store(&x->loop_thread, (int32_t)syscall(SYS_gettid));
+    atomic_store(&x->watch.loop_thread, (int32_t)syscall(SYS_gettid));
     for (;;) {
         if (!take_work(x)) {
             break;

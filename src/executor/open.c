@@ -357,7 +357,7 @@ nrd_error *nrd_exec_open_all(nrd_exec *x, const char *engine_dir)
     NRD_TRY_GOTO(nrd_exec_lora_open(x), err, fail);
     fill_info(x);
     x->overlap = !di.host_is_device;
-    x->computes_here = di.host_is_device;
+    x->watch.computes_here = di.host_is_device;
     NRD_TRY_GOTO(nrd_exec_stall_start(x), err, fail);
     if (pthread_create(&x->thread, NULL, nrd_exec_loop_main, x) != 0) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start the engine thread");

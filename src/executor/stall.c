@@ -37,7 +37,7 @@ static int64_t now_ms(void)
     return (int64_t)(nrd_now_ns() / 1000000);
 }
 
-nrd_error *nrd_exec_stall_limit(int64_t *out_ms, bool *out_is_wished)
+nrd_error *nrd_exec_stall_limit(nrd_exec_watch *w)
 {
     const char *text = nrd_env("NEREID_RANK_STALL_SECS", NULL);
     long long secs = DEFAULT_SECS;
@@ -45,8 +45,8 @@ nrd_error *nrd_exec_stall_limit(int64_t *out_ms, bool *out_is_wished)
     if (text && (!nrd_parse_i64(text, &secs) || secs < 1 || secs > MAX_SECS)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "NEREID_RANK_STALL_SECS must be between 1 and %d, got '%s'", (int)MAX_SECS, text);
     }
-    *out_ms = (int64_t)secs * 1000;
-    *out_is_wished = text != NULL;
+    w->limit_ms = (int64_t)secs * 1000;
+    w->is_wished = text != NULL;
     return NULL;
 }
 
@@ -55,13 +55,13 @@ nrd_error *nrd_exec_stall_limit(int64_t *out_ms, bool *out_is_wished)
 void nrd_exec_enter_device(nrd_exec *x)
 {
     int64_t outside = 0;
-    atomic_compare_exchange_strong(&x->in_device, &outside, now_ms());
+    atomic_compare_exchange_strong(&x->watch.in_device, &outside, now_ms());
 }
 
 void nrd_exec_enter_step(nrd_exec *x, const nrd_plan *p)
 {
-    if (!x->computes_here && !x->stall_is_wished) {
-        atomic_store(&x->step_limit_ms, nrd_step_limit_ms(&x->step_limit, nrd_step_work(p, x->spec->hidden), x->stall_ms));
+    if (!x->watch.computes_here && !x->watch.is_wished) {
+        atomic_store(&x->watch.step_limit_ms, nrd_step_limit_ms(&x->watch.step_limit, nrd_step_work(p, x->spec->hidden), x->watch.limit_ms));
     }
     nrd_exec_enter_device(x);
 }
@@ -70,16 +70,16 @@ void nrd_exec_step_ended(nrd_exec *x, const nrd_plan *p)
 {
     const uint64_t now = nrd_now_ns();
 
-    nrd_step_limit_hear(&x->step_limit, nrd_step_work(p, x->spec->hidden), (int64_t)(now - x->device_busy_ns));
-    x->device_busy_ns = now;
+    nrd_step_limit_hear(&x->watch.step_limit, nrd_step_work(p, x->spec->hidden), (int64_t)(now - x->watch.busy_ns));
+    x->watch.busy_ns = now;
 }
 
 nrd_error *nrd_exec_leave_device(nrd_exec *x, nrd_error *err)
 {
-    int64_t since = atomic_load(&x->in_device);
+    int64_t since = atomic_load(&x->watch.in_device);
 
-    atomic_store(&x->step_limit_ms, 0);
-    if (since != GIVEN_UP && atomic_compare_exchange_strong(&x->in_device, &since, 0)) {
+    atomic_store(&x->watch.step_limit_ms, 0);
+    if (since != GIVEN_UP && atomic_compare_exchange_strong(&x->watch.in_device, &since, 0)) {
         return err;
     }
     nrd_error_free(err);
@@ -88,8 +88,8 @@ nrd_error *nrd_exec_leave_device(nrd_exec *x, nrd_error *err)
 
 bool nrd_exec_pause_device(nrd_exec *x)
 {
-    int64_t since = atomic_load(&x->in_device);
-    return since != GIVEN_UP && atomic_compare_exchange_strong(&x->in_device, &since, 0);
+    int64_t since = atomic_load(&x->watch.in_device);
+    return since != GIVEN_UP && atomic_compare_exchange_strong(&x->watch.in_device, &since, 0);
 }
 
 /* ---- the watch ---- */
@@ -97,7 +97,7 @@ bool nrd_exec_pause_device(nrd_exec *x)
 /* Everybody who waits hears it. With mu held, which the loop does not hold in the device. */
 static bool give_up(nrd_exec *x, int64_t since)
 {
-    if (!atomic_compare_exchange_strong(&x->in_device, &since, GIVEN_UP)) {
+    if (!atomic_compare_exchange_strong(&x->watch.in_device, &since, GIVEN_UP)) {
         return false; /* it came back */
     }
     x->is_given_up = true;
@@ -127,7 +127,7 @@ static void note_stall(nrd_exec *x, int64_t ms, int64_t limit_ms)
     }
     snprintf(x->rank_lost, sizeof x->rank_lost, "a step%s has not ended for %.1f s, the limit is %.1f s%s "
              "(NEREID_RANK_STALL_SECS): %s hangs", of_ranks, (double)ms / 1e3, (double)limit_ms / 1e3,
-             limit_ms < x->stall_ms ? " by the steps before" : "", n_ranks > 1 ? "one of them" : "the device");
+             limit_ms < x->watch.limit_ms ? " by the steps before" : "", n_ranks > 1 ? "one of them" : "the device");
     x->rank_lost_ms = now_ms();
     nrd_ranks_give_up(x->ranks);
 }
@@ -138,47 +138,47 @@ static bool note_hang(nrd_exec *x, int64_t now)
     const int n_ranks = x->spec->tp_size * x->spec->pp_size;
     char what[48] = "the device hangs";
 
-    x->pulse.thread = atomic_load(&x->loop_thread);
-    if (!x->computes_here || nrd_pulse_look(&x->pulse, now) <= NRD_PULSE_HANGS_MS) {
+    x->watch.pulse.thread = atomic_load(&x->watch.loop_thread);
+    if (!x->watch.computes_here || nrd_pulse_look(&x->watch.pulse, now) <= NRD_PULSE_HANGS_MS) {
         return false;
     }
     if (n_ranks > 1) {
         snprintf(what, sizeof what, "rank 0 of %d was lost: it hangs", n_ranks);
     }
     snprintf(x->rank_lost, sizeof x->rank_lost, "%s: no thread of it has run for %.1f s", what,
-             (double)x->pulse.still_ms / 1e3);
+             (double)x->watch.pulse.still_ms / 1e3);
     x->rank_lost_ms = now;
     nrd_ranks_give_up(x->ranks);
     return true;
 }
 
 /* For how long the loop has been in the device. */
-static int64_t waited_ms(nrd_exec *x, int64_t since, int64_t now)
+static int64_t waited_ms(nrd_exec_watch *w, int64_t since, int64_t now)
 {
-    const int64_t from = since == x->stay.since ? x->stay.looked_ms : since;
+    const int64_t from = since == w->stay.since ? w->stay.looked_ms : since;
     const int64_t more = now - from < LATE_MS ? now - from : LATE_MS;
 
-    x->stay.waited_ms = since == x->stay.since ? x->stay.waited_ms + more : more;
-    x->stay.since = since;
-    x->stay.looked_ms = now;
-    return x->stay.waited_ms;
+    w->stay.waited_ms = since == w->stay.since ? w->stay.waited_ms + more : more;
+    w->stay.since = since;
+    w->stay.looked_ms = now;
+    return w->stay.waited_ms;
 }
 
 /* With mu held. True: the loop was given up. */
 static bool look(nrd_exec *x)
 {
-    const int64_t since = atomic_load(&x->in_device), learned = atomic_load(&x->step_limit_ms), now = now_ms();
-    const int64_t limit = learned > 0 ? learned : x->stall_ms;
+    const int64_t since = atomic_load(&x->watch.in_device), learned = atomic_load(&x->watch.step_limit_ms), now = now_ms();
+    const int64_t limit = learned > 0 ? learned : x->watch.limit_ms;
 
     if (since <= 0) {
-        x->pulse.still_ms = 0;
+        x->watch.pulse.still_ms = 0;
         return false;
     }
     if (!x->rank_lost[0] && note_hang(x, now)) {
         return give_up(x, since);
     }
-    const int64_t waited = waited_ms(x, since, now);
-    if (!x->rank_lost[0] && waited > limit && atomic_load(&x->in_device) == since) {
+    const int64_t waited = waited_ms(&x->watch, since, now);
+    if (!x->rank_lost[0] && waited > limit && atomic_load(&x->watch.in_device) == since) {
         note_stall(x, waited, limit);
     }
     if (!x->rank_lost[0]) {
@@ -191,12 +191,12 @@ static bool look(nrd_exec *x)
 /* Until something may have to be done. With mu held. */
 static void sleep_until_next(nrd_exec *x)
 {
-    const int64_t part = x->stall_ms / 8 < LOOK_MS ? x->stall_ms / 8 : LOOK_MS;
+    const int64_t part = x->watch.limit_ms / 8 < LOOK_MS ? x->watch.limit_ms / 8 : LOOK_MS;
     const int64_t ms = x->rank_lost[0] && GRACE_MS / 4 < part ? GRACE_MS / 4 : part;
     const uint64_t until = nrd_now_ns() + (uint64_t)ms * 1000000u;
     const struct timespec t = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
 
-    pthread_cond_timedwait(&x->stall_cv, &x->mu, &t);
+    pthread_cond_timedwait(&x->watch.cv, &x->mu, &t);
 }
 
 static void *watch_main(void *exec)
@@ -206,7 +206,7 @@ static void *watch_main(void *exec)
 
     pthread_setname_np(pthread_self(), "nrd-stall");
     pthread_mutex_lock(&x->mu);
-    while (!over && !x->stall_ends) {
+    while (!over && !x->watch.ends) {
         sleep_until_next(x);
         over = look(x);
     }
@@ -219,24 +219,24 @@ static void *watch_main(void *exec)
 
 nrd_error *nrd_exec_stall_start(nrd_exec *x)
 {
-    if (pthread_create(&x->stall_thread, NULL, watch_main, x) != 0) {
+    if (pthread_create(&x->watch.thread, NULL, watch_main, x) != 0) {
         return nrd_errorf(NRD_ERR_UNAVAILABLE, "cannot start the thread that watches over the engine's");
     }
-    x->stall_started = true;
+    x->watch.started = true;
     return NULL;
 }
 
 void nrd_exec_stall_stop(nrd_exec *x)
 {
-    if (!x->stall_started) {
+    if (!x->watch.started) {
         return;
     }
     pthread_mutex_lock(&x->mu);
-    x->stall_ends = true;
-    pthread_cond_signal(&x->stall_cv);
+    x->watch.ends = true;
+    pthread_cond_signal(&x->watch.cv);
     pthread_mutex_unlock(&x->mu);
-    pthread_join(x->stall_thread, NULL);
-    x->stall_started = false;
+    pthread_join(x->watch.thread, NULL);
+    x->watch.started = false;
 }
 
 /* ---- the end of a loop that hangs ---- */

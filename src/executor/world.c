@@ -72,7 +72,7 @@ static void on_lost(void *user, const char *reason)
         x->rank_lost_ms = (int64_t)(nrd_now_ns() / 1000000);
     }
     pthread_cond_signal(&x->in_cv);
-    pthread_cond_signal(&x->stall_cv);
+    pthread_cond_signal(&x->watch.cv);
     pthread_mutex_unlock(&x->mu);
 }
 
