@@ -23,6 +23,14 @@ static void put(nrd_dtype t, void *out, int64_t i, float v)
     }
 }
 
+struct nrd_run_expert_memory {
+    float *router;              /* [max_tokens, experts and the shared ones' gate] */
+    float *pair_scale;          /* [max_tokens * top_k] of rows between experts' products, in F8 */
+    void *out;                  /* [max_tokens * top_k, hidden] */
+    void *sum_biases;           /* [n_layers, hidden] of what their experts give together, or NULL */
+    const void **sum_bias_rows; /* [max_tokens] the first of them, over and over */
+};
+
 /* The biases of the sums, for the rank that adds them. */
 static nrd_error *init_sum_biases(nrd_runner *r)
 {
@@ -53,13 +61,13 @@ static nrd_error *init_sum_biases(nrd_runner *r)
         }
     }
     NRD_TRY_GOTO(nrd_run_alloc(r, &p, n, r->act_bytes, "activations"), err, done);
-    r->sum_biases = p;
+    r->experts->sum_biases = p;
     NRD_TRY_GOTO(nrd_run_upload(r, p, host, n * r->act_bytes), err, done);
     for (size_t i = 0; i < t; i++) {
-        rows[i] = r->sum_biases;
+        rows[i] = r->experts->sum_biases;
     }
     NRD_TRY_GOTO(nrd_run_alloc(r, &p, t, sizeof *rows, "activations"), err, done);
-    r->sum_bias_rows = p;
+    r->experts->sum_bias_rows = p;
     err = nrd_run_upload(r, p, rows, t * sizeof *rows);
 done:
     free(host);
@@ -72,12 +80,12 @@ static nrd_error *add_sum_bias(nrd_runner *r, int32_t layer, int32_t n_tokens)
     const nrd_add_rows_args a = {
         .n_tokens = n_tokens,
         .hidden = r->spec->hidden,
-        .rows = r->sum_bias_rows,
+        .rows = r->experts->sum_bias_rows,
         .skip = (int64_t)layer * r->spec->hidden,
         .out = r->delta,
         .dtype = r->act,
     };
-    if (!r->sum_bias_rows) {
+    if (!r->experts->sum_bias_rows) {
         return NULL;
     }
     NRD_TRY(r->dev->ops->add_rows(r->stream, &a));
@@ -88,11 +96,13 @@ nrd_error *nrd_run_init_experts(nrd_runner *r)
 {
     const nrd_model_spec *m = r->spec;
     const size_t t = (size_t)r->cfg.max_tokens, pairs = t * (size_t)m->moe.top_k;
+    nrd_error *err = NULL;
     void *p = NULL;
 
     if (!m->has_experts) {
         return NULL;
     }
+    NRD_NEW_GOTO(r->experts, 1, err, fail); /* what is allocated is freed with the runner */
     NRD_TRY(init_sum_biases(r));
     r->pairs.n_experts = m->moe.n_experts;
     r->pairs.top_k = m->moe.top_k;
@@ -107,22 +117,29 @@ nrd_error *nrd_run_init_experts(nrd_runner *r)
     NRD_TRY(nrd_run_alloc(r, &p, pairs, sizeof(int32_t), "activations"));
     r->pairs.place = p;
     NRD_TRY(nrd_run_alloc(r, &p, t * (size_t)(m->moe.n_experts + 1), sizeof(float), "activations"));
-    r->router = p;
+    r->experts->router = p;
     NRD_TRY(nrd_run_alloc(r, &p, pairs, sizeof(float), "activations"));
-    r->pair_scale = p;
+    r->experts->pair_scale = p;
     if (m->moe.beside_mlp) {
         NRD_TRY(nrd_run_alloc(r, &r->beside, t * (size_t)m->hidden, r->act_bytes, "activations"));
     }
-    return nrd_run_alloc(r, &r->expert_out, pairs * (size_t)m->hidden, r->act_bytes, "activations");
+    err = nrd_run_alloc(r, &r->experts->out, pairs * (size_t)m->hidden, r->act_bytes, "activations");
+fail:
+    return err;
 }
 
 void nrd_run_free_experts(nrd_runner *r)
 {
-    void *mem[] = {r->pairs.expert, r->pairs.weight, r->pairs.first, r->pairs.token,
-                   r->pairs.place,  r->router,       r->pair_scale,  r->expert_out, r->sum_biases, r->sum_bias_rows};
+    nrd_run_expert_memory *e = r->experts;
+    if (!e) {
+        return;
+    }
+    void *mem[] = {r->pairs.expert, r->pairs.weight, r->pairs.first, r->pairs.token, r->pairs.place,
+                   e->router,       e->pair_scale,   e->out,         e->sum_biases,  e->sum_bias_rows};
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         nrd_run_free(r, mem[i]);
     }
+    free(e);
 }
 
 /* Of what moe_route writes, this rank's experts. */
@@ -140,7 +157,7 @@ nrd_error *nrd_run_route(nrd_runner *r, int32_t layer, int32_t n_tokens, const v
     const nrd_moe_spec *m = &r->spec->moe;
     nrd_moe_route_args a = {
         .n_tokens = n_tokens,
-        .logits = r->router,
+        .logits = r->experts->router,
         .logits_stride = y->router.rows,
         .score = m->score,
         .bias = y->score_bias ? y->score_bias->data : NULL,
@@ -153,7 +170,7 @@ nrd_error *nrd_run_route(nrd_runner *r, int32_t layer, int32_t n_tokens, const v
         .jitter = m->jitter,
         .pairs = r->pairs,
     };
-    NRD_TRY(nrd_run_product(r, &y->router, x, n_tokens, r->router, NRD_DTYPE_F32, 0));
+    NRD_TRY(nrd_run_product(r, &y->router, x, n_tokens, r->experts->router, NRD_DTYPE_F32, 0));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_ROUTER, &y->router, n_tokens, NRD_DTYPE_F32));
     NRD_TRY(r->dev->ops->moe_route(r->stream, &a));
     return nrd_run_mark(r, NRD_PROFILE_ROUTER, n_tokens,
@@ -186,7 +203,7 @@ static nrd_moe_linear_args product_args(const nrd_runner *r, const nrd_product *
         .x = x,
         .x_sorted = x_sorted,
         .x_dtype = p->in_dtype,
-        .x_row_scale = !p->in_row_scale ? NULL : x_sorted ? r->pair_scale : r->row_scale,
+        .x_row_scale = !p->in_row_scale ? NULL : x_sorted ? r->experts->pair_scale : r->row_scale,
         .n_parts = p->n,
         .y = y,
         .y_dtype = r->act,
@@ -214,14 +231,14 @@ nrd_error *nrd_run_routed(nrd_runner *r, int32_t layer, int32_t n_tokens, const 
         .n_tokens = n_tokens,
         .hidden = r->spec->hidden,
         .pairs = own_pairs(r),
-        .y = r->expert_out,
+        .y = r->experts->out,
         .shared = has_shared ? r->delta : NULL,
-        .shared_gate = m->shared_gate ? r->router + m->n_experts : NULL,
+        .shared_gate = m->shared_gate ? r->experts->router + m->n_experts : NULL,
         .gate_stride = y->router.rows,
         .out = r->delta,
         .act_dtype = r->act,
     };
-    nrd_act_args act = nrd_run_act_args(r, n_tokens * m->top_k, m->inter, &y->down, r->pair_scale);
+    nrd_act_args act = nrd_run_act_args(r, n_tokens * m->top_k, m->inter, &y->down, r->experts->pair_scale);
 
     if (m->scale_input) { /* the first product is linear: its result may be scaled in the input's place */
         act.in_scale = r->pairs.weight; /* one expert a token: a pair's weight is its token's */
@@ -237,7 +254,7 @@ nrd_error *nrd_run_routed(nrd_runner *r, int32_t layer, int32_t n_tokens, const 
         NRD_TRY(nrd_run_act(r, &act, &y->down));
     }
     NRD_TRY(nrd_run_tell_experts(r, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, true));
-    const nrd_moe_linear_args down = product_args(r, &y->down, n_tokens, r->mid, true, r->expert_out);
+    const nrd_moe_linear_args down = product_args(r, &y->down, n_tokens, r->mid, true, r->experts->out);
     NRD_TRY(product(r, NRD_PROFILE_EXPERTS_DOWN, &y->down, &down));
     if (has_shared) { /* behind the others: the scales of x's rows give way to those between the two products */
         NRD_TRY(shared(r, layer, n_tokens, x));

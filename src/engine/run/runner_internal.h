@@ -81,7 +81,8 @@ typedef struct nrd_outputs {
 
 typedef struct nrd_run_encoder nrd_run_encoder;
 typedef struct nrd_run_convolve nrd_run_convolve;
-typedef struct nrd_run_state_memory nrd_run_state_memory; /* recurrent.c */
+typedef struct nrd_run_state_memory nrd_run_state_memory;   /* recurrent.c */
+typedef struct nrd_run_expert_memory nrd_run_expert_memory; /* experts.c */
 typedef struct nrd_run_pictures nrd_run_pictures;
 
 /* Tokens of a step, side by side, that take the same weights. */
@@ -145,11 +146,7 @@ struct nrd_runner {
     void *narrow;    /* [max_tokens, the most numbers between two products beside MLP and attention], with either */
     void *latent_q, *latent_kv; /* [max_tokens, q_rank], [max_tokens, a row of the cache], where attention is latent */
     nrd_moe_pairs pairs; /* of the layer that is being enqueued; n_experts 0: no layer has experts */
-    float *router;       /* [max_tokens, experts and the shared ones' gate] */
-    void *expert_out;    /* [max_tokens * top_k, hidden] */
-    void *sum_biases;    /* [n_layers, hidden] of what their experts give together, or NULL */
-    const void **sum_bias_rows; /* [max_tokens] the first of them, over and over */
-    float *pair_scale;   /* [max_tokens * top_k] of rows between experts' products, in F8 */
+    nrd_run_expert_memory *experts; /* NULL: no layer has experts */
     float *row_scale, *logits;
     nrd_lora_bank bank;   /* pairs NULL: no adapters yet */
     float *adapter_hidden; /* [max_tokens, NRD_LORA_MAX_PARTS, adapter_rank] or NULL */
