@@ -61,17 +61,7 @@ static nrd_error *add_normed(nrd_runner *r, int32_t n, void *residual, const voi
 /* out = norm(x), as activations or as `next` wants them. */
 static nrd_error *norm_into(nrd_runner *r, int32_t n, const nrd_weight *weight, float eps, const nrd_product *next, void *out)
 {
-    const nrd_norm_args a = {
-        .eps = eps,
-        .n_tokens = n,
-        .hidden = r->spec->hidden,
-        .residual = r->x,
-        .weight = weight,
-        .out = out,
-        .out_dtype = next ? next->in_dtype : r->act,
-        .out_row_scale = next && next->in_row_scale ? r->row_scale : NULL,
-        .act_dtype = r->act,
-    };
+    const nrd_norm_args a = nrd_run_norm_args(r, NRD_NORM_RMS, eps, n, r->spec->hidden, r->x, weight, next, out);
     NRD_TRY(r->dev->ops->norm(r->stream, &a));
     return mark_states(r, n, 2);
 }

@@ -8,18 +8,7 @@
 /* out = norm(x), as `next` wants it; NULL: activations. */
 static nrd_error *norm_of(nrd_runner *r, int32_t n_tokens, void *x, const nrd_weight *weight, const nrd_product *next, void *out)
 {
-    const nrd_norm_args a = {
-        .kind = r->spec->norm,
-        .eps = r->spec->norm_eps,
-        .n_tokens = n_tokens,
-        .hidden = r->spec->hidden,
-        .residual = x,
-        .weight = weight,
-        .out = out,
-        .out_dtype = next ? next->in_dtype : r->act,
-        .out_row_scale = next && next->in_row_scale ? r->row_scale : NULL,
-        .act_dtype = r->act,
-    };
+    const nrd_norm_args a = nrd_run_norm_args(r, r->spec->norm, r->spec->norm_eps, n_tokens, r->spec->hidden, x, weight, next, out);
     NRD_TRY(r->dev->ops->norm(r->stream, &a));
     return nrd_run_mark(r, NRD_PROFILE_NORM, n_tokens, 2.0 * r->spec->hidden * (double)r->act_bytes, 0);
 }

@@ -136,19 +136,8 @@ static nrd_error *embed(nrd_runner *r, const nrd_batch *b)
     if (!r->w.embed_norm) {
         return NULL;
     }
-    nrd_norm_args a = {
-        .kind = m->norm,
-        .eps = m->norm_eps,
-        .n_tokens = n,
-        .hidden = width,
-        .residual = r->delta,
-        .weight = r->w.embed_norm,
-        .bias = r->w.embed_norm_bias,
-        .out = next ? r->normed : r->x,
-        .out_dtype = next ? next->in_dtype : r->act,
-        .out_row_scale = next && next->in_row_scale ? r->row_scale : NULL,
-        .act_dtype = r->act,
-    };
+    nrd_norm_args a = nrd_run_norm_args(r, m->norm, m->norm_eps, n, width, r->delta, r->w.embed_norm, next, next ? r->normed : r->x);
+    a.bias = r->w.embed_norm_bias;
     NRD_TRY(r->dev->ops->norm(r->stream, &a));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_NORM, n, 2.0 * width * (double)r->act_bytes, 0));
     if (!next) {

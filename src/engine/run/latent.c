@@ -36,18 +36,7 @@ static nrd_error *product(nrd_runner *r, const nrd_product *p, const void *x, in
 static nrd_error *queries(nrd_runner *r, const nrd_latent_layer *y, int32_t n)
 {
     const nrd_latent_spec *l = &r->spec->latent;
-    nrd_norm_args a = {
-        .kind = NRD_NORM_RMS,
-        .eps = l->norm_eps,
-        .n_tokens = n,
-        .hidden = l->q_rank,
-        .residual = r->latent_q,
-        .weight = y->q_norm,
-        .out = r->att,
-        .out_dtype = y->q_b.in_dtype,
-        .out_row_scale = y->q_b.in_row_scale ? r->row_scale : NULL,
-        .act_dtype = r->act,
-    };
+    const nrd_norm_args a = nrd_run_norm_args(r, NRD_NORM_RMS, l->norm_eps, n, l->q_rank, r->latent_q, y->q_norm, &y->q_b, r->att);
     NRD_TRY(r->dev->ops->norm(r->stream, &a));
     NRD_TRY(nrd_run_mark(r, NRD_PROFILE_NORM, n, l->q_rank * (double)r->act_bytes + (double)y->q_b.in_row_bytes, 0));
     return product(r, &y->q_b, r->att, n, r->qkv);

@@ -78,6 +78,9 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
  * where weight is NULL. */
 nrd_error *nrd_run_input(nrd_runner *r, int32_t n_tokens, bool has_delta, const nrd_weight *delta_weight, const nrd_weight *weight,
                          const nrd_weight *bias, const nrd_product *next, const void **out) NRD_MUST_USE;
+/* The norm of x, [n_rows, width] in activations, into `out`, as `next` reads it, or as activations (NULL). Without a bias. */
+nrd_norm_args nrd_run_norm_args(const nrd_runner *r, nrd_norm_kind kind, float eps, int32_t n_rows, int32_t width, void *x,
+                                const nrd_weight *weight, const nrd_product *next, void *out);
 /* What is between attention or an activation and the product behind it: the norm of `from`, [n_tokens, width], as `next` reads
  * it. */
 nrd_error *nrd_run_inner_norm(nrd_runner *r, int32_t n_tokens, int32_t width, const nrd_weight *weight, const nrd_weight *bias,

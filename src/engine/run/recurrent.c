@@ -306,18 +306,7 @@ static nrd_error *mamba2(nrd_runner *r, const nrd_batch_view *v, int32_t layer, 
 static nrd_error *plain_norm(nrd_runner *r, int32_t n_rows, int32_t hidden, void *x, const nrd_weight *weight,
                              const nrd_product *next, void *out)
 {
-    nrd_norm_args a = {
-        .kind = NRD_NORM_RMS,
-        .eps = r->spec->recurrent.norm_eps,
-        .n_tokens = n_rows,
-        .hidden = hidden,
-        .residual = x,
-        .weight = weight,
-        .out = out,
-        .out_dtype = next ? next->in_dtype : r->act,
-        .out_row_scale = next && next->in_row_scale ? r->row_scale : NULL,
-        .act_dtype = r->act,
-    };
+    const nrd_norm_args a = nrd_run_norm_args(r, NRD_NORM_RMS, r->spec->recurrent.norm_eps, n_rows, hidden, x, weight, next, out);
     return r->dev->ops->norm(r->stream, &a);
 }
 

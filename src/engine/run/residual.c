@@ -22,6 +22,23 @@ static nrd_error *sum_and_norm(nrd_runner *r, const nrd_norm_args *a, bool whole
     return r->dev->ops->all_reduce_norm(r->stream, &s);
 }
 
+nrd_norm_args nrd_run_norm_args(const nrd_runner *r, nrd_norm_kind kind, float eps, int32_t n_rows, int32_t width, void *x,
+                                const nrd_weight *weight, const nrd_product *next, void *out)
+{
+    return (nrd_norm_args){
+        .kind = kind,
+        .eps = eps,
+        .n_tokens = n_rows,
+        .hidden = width,
+        .residual = x,
+        .weight = weight,
+        .out = out,
+        .out_dtype = next ? next->in_dtype : r->act,
+        .out_row_scale = next && next->in_row_scale ? r->row_scale : NULL,
+        .act_dtype = r->act,
+    };
+}
+
 nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
                         const nrd_weight *delta_weight, const nrd_weight *weight,
                         const nrd_weight *bias, const nrd_product *next, const int32_t *row_ids,
@@ -55,22 +72,27 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
                         0);
 }
 
-nrd_error *nrd_run_add_delta(nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight)
+/* x += delta. */
+static nrd_norm_args delta_args(const nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight)
 {
-    const nrd_model_spec *m = r->spec;
-    nrd_norm_args a = {
-        .kind = m->norm,
-        .eps = m->norm_eps,
+    return (nrd_norm_args){
+        .kind = r->spec->norm,
+        .eps = r->spec->norm_eps,
         .n_tokens = n_tokens,
-        .hidden = m->hidden,
+        .hidden = r->spec->hidden,
         .delta = r->delta,
         .delta_weight = delta_weight,
         .sum_scale = r->sum_scale,
         .residual = r->x,
         .act_dtype = r->act,
     };
+}
+
+nrd_error *nrd_run_add_delta(nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight)
+{
+    const nrd_norm_args a = delta_args(r, n_tokens, delta_weight);
     NRD_TRY(r->dev->ops->norm(r->stream, &a));
-    return nrd_run_mark(r, NRD_PROFILE_NORM, n_tokens, 3.0 * m->hidden * (double)r->act_bytes, 0);
+    return nrd_run_mark(r, NRD_PROFILE_NORM, n_tokens, 3.0 * r->spec->hidden * (double)r->act_bytes, 0);
 }
 
 /* What the sublayer before left in delta into x, and x as `next` reads it: behind a norm, or as it is. */
@@ -111,17 +133,7 @@ nrd_error *nrd_run_sum_delta(nrd_runner *r, int32_t n_tokens)
 nrd_error *nrd_run_finish_delta(nrd_runner *r, int32_t n_tokens)
 {
     const nrd_model_spec *m = r->spec;
-    nrd_norm_args a = {
-        .kind = m->norm,
-        .eps = m->norm_eps,
-        .n_tokens = n_tokens,
-        .hidden = m->hidden,
-        .delta = r->delta,
-        .delta_weight = nrd_run_last_norm(&r->w.layers[m->n_layers - 1]),
-        .sum_scale = r->sum_scale,
-        .residual = r->x,
-        .act_dtype = r->act,
-    };
+    const nrd_norm_args a = delta_args(r, n_tokens, nrd_run_last_norm(&r->w.layers[m->n_layers - 1]));
     if (nrd_run_leaves_delta(r)) {
         return r->is_last ? NULL : r->dev->ops->norm(r->stream, &a);
     }
@@ -133,19 +145,8 @@ nrd_error *nrd_run_finish_delta(nrd_runner *r, int32_t n_tokens)
 nrd_error *nrd_run_inner_norm(nrd_runner *r, int32_t n_tokens, int32_t width, const nrd_weight *weight, const nrd_weight *bias, void *from,
                              const nrd_product *next, void *to)
 {
-    const nrd_norm_args a = {
-        .kind = r->spec->norm,
-        .eps = r->spec->norm_eps,
-        .n_tokens = n_tokens,
-        .hidden = width,
-        .residual = from,
-        .weight = weight,
-        .bias = bias,
-        .out = to,
-        .out_dtype = next->in_dtype,
-        .out_row_scale = next->in_row_scale ? r->row_scale : NULL,
-        .act_dtype = r->act,
-    };
+    nrd_norm_args a = nrd_run_norm_args(r, r->spec->norm, r->spec->norm_eps, n_tokens, width, from, weight, next, to);
+    a.bias = bias;
     NRD_TRY(r->dev->ops->norm(r->stream, &a));
     return nrd_run_mark(r, NRD_PROFILE_NORM, n_tokens, width * (double)r->act_bytes + (double)next->in_row_bytes, 0);
 }
