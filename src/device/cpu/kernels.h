@@ -41,7 +41,8 @@ typedef struct nrd_cpu_kernels {
     void (*scale_row)(float *x, float scale, const float *add, int64_t n);
     void (*gain_row)(float *x, const float *gain, const float *add, int64_t n); /* x = gain * x + add */
     void (*norm_row)(nrd_norm_kind kind, float eps, int64_t n, const float *x, const float *w, const float *b, float *y);
-    void (*act_row)(nrd_act_kind kind, const float *x, const float *gate, int64_t n, float *y);
+    /* next: floats from x, and from gate, to what is read after them, which is asked for meanwhile; 0: unknown. */
+    void (*act_row)(nrd_act_kind kind, const float *x, const float *gate, int64_t n, int64_t next, float *y);
     void (*xielu_row)(const float *x, float above, float below, int64_t n, float *y);
     void (*row_moments)(const float *x, int64_t n, float *out_mean, float *out_deviation); /* of all n, not of n - 1 */
     void (*above_row)(const float *x, float limit, int64_t n, float *y); /* y = max(x - limit, 0) */

@@ -58,9 +58,10 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     int32_t t0 = task / c->i[0] * c->i[1], t1 = t0 + c->i[1] < a->n_tokens ? t0 + c->i[1] : a->n_tokens;
     size_t out_bytes = nrd_row_bytes(a->out_dtype, a->inter);
     float *y = (float *)(void *)r->scratch;
+    const int64_t stride = (a->gated && !a->up ? 2 : 1) * a->inter;
 
     for (int32_t t = t0; t < t1; t++) {
-        const float *x = (const float *)a->x + (int64_t)t * (a->gated && !a->up ? 2 : 1) * a->inter + from;
+        const float *x = (const float *)a->x + t * stride + from;
         uint8_t *row = (uint8_t *)a->out + (size_t)t * out_bytes;
         const float *gate = a->up ? (const float *)a->up + t * a->up_stride + from : a->gated ? x + a->inter : NULL;
         bool q8 = a->out_dtype == NRD_DTYPE_ACT_Q8;
@@ -77,7 +78,7 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         } else if (a->kind == NRD_ACT_XIELU) {
             r->k->xielu_row(x, a->xielu_p, a->xielu_n, n, to);
         } else {
-            r->k->act_row(a->kind, x, gate, n, to);
+            r->k->act_row(a->kind, x, gate, n, !a->up && !a->in_scale && a->cutoff <= 0 ? stride : 0, to);
         }
         if (q8) {
             r->k->act_q8_part(y, n, from / 32, a->inter, row);

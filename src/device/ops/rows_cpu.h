@@ -165,12 +165,15 @@ NRD_INLINE vf act_vec(const nrd_act_kind kind, vf x)
     }
 }
 
-NRD_INLINE void act_loop(const nrd_act_kind kind, const float *x, const float *gate, int64_t n, float *y)
+/* Into L2: the processor itself looks ahead only as far as a page, and L1 has few lines under way at a time. */
+NRD_INLINE void act_loop(const nrd_act_kind kind, const float *x, const float *gate, int64_t n, int64_t next, float *y)
 {
     for (int64_t k = 0; k < n; k += 16) {
+        __builtin_prefetch(x + k + next, 0, 2);
         vf v = act_vec(kind, load_some(x + k, n - k));
         if (gate) {
             vf u = load_some(gate + k, n - k);
+            __builtin_prefetch(gate + k + next, 0, 2);
             if (kind == NRD_ACT_CLAMPED_SWIGLU) {
                 u = vf_add(vf_min(vf_max(u, vf_set1(-NRD_SWIGLU_LIMIT)), vf_set1(NRD_SWIGLU_LIMIT)), vf_set1(1.0f));
             }
@@ -180,17 +183,17 @@ NRD_INLINE void act_loop(const nrd_act_kind kind, const float *x, const float *g
     }
 }
 
-static void act_row(nrd_act_kind kind, const float *x, const float *gate, int64_t n, float *y)
+static void act_row(nrd_act_kind kind, const float *x, const float *gate, int64_t n, int64_t next, float *y)
 {
     switch (kind) {
-    case NRD_ACT_SILU: act_loop(NRD_ACT_SILU, x, gate, n, y); break;
-    case NRD_ACT_GELU_TANH: act_loop(NRD_ACT_GELU_TANH, x, gate, n, y); break;
-    case NRD_ACT_GELU_ERF: act_loop(NRD_ACT_GELU_ERF, x, gate, n, y); break;
-    case NRD_ACT_RELU: act_loop(NRD_ACT_RELU, x, gate, n, y); break;
-    case NRD_ACT_RELU2: act_loop(NRD_ACT_RELU2, x, gate, n, y); break;
-    case NRD_ACT_CLAMPED_SWIGLU: act_loop(NRD_ACT_CLAMPED_SWIGLU, x, gate, n, y); break;
-    case NRD_ACT_QUICK_GELU: act_loop(NRD_ACT_QUICK_GELU, x, gate, n, y); break;
-    default: act_loop(NRD_ACT_NONE, x, gate, n, y); break;
+    case NRD_ACT_SILU: act_loop(NRD_ACT_SILU, x, gate, n, next, y); break;
+    case NRD_ACT_GELU_TANH: act_loop(NRD_ACT_GELU_TANH, x, gate, n, next, y); break;
+    case NRD_ACT_GELU_ERF: act_loop(NRD_ACT_GELU_ERF, x, gate, n, next, y); break;
+    case NRD_ACT_RELU: act_loop(NRD_ACT_RELU, x, gate, n, next, y); break;
+    case NRD_ACT_RELU2: act_loop(NRD_ACT_RELU2, x, gate, n, next, y); break;
+    case NRD_ACT_CLAMPED_SWIGLU: act_loop(NRD_ACT_CLAMPED_SWIGLU, x, gate, n, next, y); break;
+    case NRD_ACT_QUICK_GELU: act_loop(NRD_ACT_QUICK_GELU, x, gate, n, next, y); break;
+    default: act_loop(NRD_ACT_NONE, x, gate, n, next, y); break;
     }
 }
 
