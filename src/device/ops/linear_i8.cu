@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * linear_i8: y = x W^T for int8 weights and many rows of x, which are rounded to int8 in front of it; Hopper. The kernel: linear_i8.cuh.
  * Shapes    x [n, K] bf16, K a multiple of 16; W up to 4 parts; y bf16 or fp16.
- * Work      As many tokens at a time as scratch memory has room for: a kernel rounds them, then one launch for all parts. Of the two tiles
+ * Work      As many tokens at a time as scratch memory has room for: a kernel rounds them, then one launch for all parts. Of the three tiles
  *           a product takes the one that needs less time: rounds of all multiprocessors times what a tile takes.
  */
 #include "device/ops/linear_i8.cuh"
@@ -53,14 +53,18 @@ template <typename S> static double i8_time(const nrd_stream *s, const nrd_linea
     return (double)((all + at_once - 1) / at_once) * tile;
 }
 
-typedef i8_shape<256> i8_large;
-typedef i8_shape<128> i8_small;
+typedef i8_shape<256, 2> i8_large;
+typedef i8_shape<128, 3> i8_tall;
+typedef i8_shape<128, 2> i8_small;
 
 static nrd_error *i8_run(nrd_stream *s, const i8_params &p, const nrd_linear_args *a, int from, int to, const void *x, bool *done)
 {
-    return i8_time<i8_large>(s, a, from, to, p.n_tokens, 1.0) <= i8_time<i8_small>(s, a, from, to, p.n_tokens, 0.55)
-               ? i8_launch<i8_large>(s, p, a, from, to, x, done)
-               : i8_launch<i8_small>(s, p, a, from, to, x, done);
+    const double large = i8_time<i8_large>(s, a, from, to, p.n_tokens, 1.0), tall = i8_time<i8_tall>(s, a, from, to, p.n_tokens, 0.9),
+                 small = i8_time<i8_small>(s, a, from, to, p.n_tokens, 0.65);
+
+    return large <= tall && large <= small ? i8_launch<i8_large>(s, p, a, from, to, x, done)
+           : tall < small                  ? i8_launch<i8_tall>(s, p, a, from, to, x, done)
+                                           : i8_launch<i8_small>(s, p, a, from, to, x, done);
 }
 
 /* Whether 16-byte stores can write the parts' columns of y; *ldy: of all parts. */

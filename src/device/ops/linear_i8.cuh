@@ -3,9 +3,9 @@
  *
  * Shapes    x [tokens, K] int8, columns in the order of i8_column, a scale for each token; W parts [rows, K] int8, a scale for each row;
  *           y [tokens, all rows] bf16 or fp16. K a multiple of 16, rows of 8, pointers aligned to 16 bytes.
- * Work      A tile is 128 rows of W and TOKENS tokens; sums are integers of 32 bits. W is the left operand of wgmma, from registers: a lane
+ * Work      A tile is 128 or 192 rows of W and TOKENS tokens; sums are integers of 32 bits. W is the left operand of wgmma, from registers: a lane
  *           reads what it owns of a chunk as it lies and sorts the bytes of its two rows. Which column is which k of the product is free as
- *           long as x is written the same way, which i8_column says. A block is two warpgroups of 64 rows each and a thread that brings
+ *           long as x is written the same way, which i8_column says. A block is a warpgroup for each 64 rows and a thread that brings
  *           stages of 128 columns. Blocks walk over tiles; the two of a cluster have the same tokens and neighbouring rows of W, and each
  *           brings half of the tokens to both. Tiles of the same W follow each other, in groups of tokens that fit the L2.
  * Bound     the tensor cores, from some 200 tokens on; below memory.
@@ -14,7 +14,8 @@
  *           the library's product of blocks, 823 against 700 us for a layer of Llama-3.1-8B and 2,048 tokens (256 x 128 a block of two
  *           warpgroups; 128 x 128 with two sums by turns 844; warpgroups that take the tensor cores in turns 856). W as
  *           the left operand, 128 of its rows x 192 tokens, two halves of a sum by turns: 985, the library 855 that day. A remote arrival with
- *           .release.cluster is a fence of the whole GPU and took 1 us a stage.
+ *           .release.cluster is a fence of the whole GPU and took 1 us a stage. Clusters of one: as fast or 8 % slower with 128 tokens a tile,
+ *           as fast or 10 % slower with 256.
  */
 #ifndef NRD_OPS_LINEAR_I8_CUH
 #define NRD_OPS_LINEAR_I8_CUH
@@ -36,13 +37,13 @@ struct i8_tile {
     int part, row, token;
 };
 
-template <int TOKENS_> struct i8_shape {
-    static constexpr int TOKENS = TOKENS_, CLUSTER = 2, ROWS = 128;
-    static constexpr int CONSUMERS = 256, THREADS = CONSUMERS + 128;
+template <int TOKENS_, int WARPGROUPS_> struct i8_shape {
+    static constexpr int TOKENS = TOKENS_, CLUSTER = 2, WARPGROUPS = WARPGROUPS_, ROWS = 64 * WARPGROUPS;
+    static constexpr int CONSUMERS = 128 * WARPGROUPS, THREADS = CONSUMERS + 128, REGISTERS = WARPGROUPS == 2 ? 232 : 152; /* of a consumer */
     static constexpr int STAGE = (TOKENS + ROWS) * 128, STAGES = 196608 / STAGE;
     static constexpr int CHUNK = 32;  /* tokens on their way to memory at a time */
     static constexpr int PITCH = 144; /* bytes of 64 rows of a token there: stores to different banks */
-    static constexpr int AT_STORE = 256, FRONT = (AT_STORE + 2 * CHUNK * PITCH + 1023) / 1024 * 1024;
+    static constexpr int AT_STORE = 256, FRONT = (AT_STORE + WARPGROUPS * CHUNK * PITCH + 1023) / 1024 * 1024;
     static constexpr size_t SMEM = (size_t)1024 + FRONT + STAGES * STAGE;
 };
 
@@ -88,7 +89,7 @@ template <typename S> struct i8_block : stage_ring<S::STAGES, S::STAGE, S::FRONT
     __device__ __forceinline__ void begin() const
     {
         if (threadIdx.x == 0) {
-            this->init(S::CLUSTER * 8); /* consuming warps of all blocks that the stage's tokens go to */
+            this->init(S::CLUSTER * S::WARPGROUPS * 4); /* consuming warps of all blocks that the stage's tokens go to */
         }
         cluster_meet();
         pdl_wait();
@@ -134,7 +135,7 @@ template <typename S> static __device__ __forceinline__ void i8_bring(i8_block<S
     }
 }
 
-/* A thread of the two warpgroups that multiply. */
+/* A thread of the warpgroups that multiply. */
 template <typename S> struct i8_consumer {
     static constexpr int N = S::TOKENS / 2, CHUNK = S::CHUNK; /* N: sums of a thread */
 
@@ -202,8 +203,10 @@ template <typename S> struct i8_consumer {
     {
         if (wg == 0) {
             asm volatile("bar.sync 1, 128;" ::: "memory");
-        } else {
+        } else if (S::WARPGROUPS == 2 || wg == 1) {
             asm volatile("bar.sync 2, 128;" ::: "memory");
+        } else {
+            asm volatile("bar.sync 3, 128;" ::: "memory");
         }
     }
 
@@ -266,7 +269,7 @@ template <typename S> static __global__ void __launch_bounds__(S::THREADS, 1) i8
             i8_bring<S>(b);
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::REGISTERS));
         i8_consumer<S>(b).run();
     }
     cluster_meet(); /* the other block may still arrive here */
