@@ -84,7 +84,7 @@ def checkpoints():
     yield "unigram", [text(few), written(hf_folder.write_safetensors, llama_tensors(10), "float32"), text(unigram()),
                       text({"bos_token": "<s>", "chat_template": "{{ messages[0].content }}"})]
     ones = {name: x + 1 for name, x in llama_tensors(10).items()}
-    for name in ("gptq-4", "auto-round-asym", "hqq-4", "torchao-intx", "torchao-floats", "quark-uint4", "bitnet", "awq", "awq-gemv", "fp8", "ct-4-asym", "ct-8-row", "ct-nvfp4", "modelopt-awq", "modelopt-awq-columns", "modelopt-w4a8-columns", "ct-mxfp8", "bnb-nf4-double"):
+    for name in ("gptq-4", "auto-round-asym", "hqq-4", "torchao-intx", "torchao-floats", "quark-uint4", "bitnet", "mlx-4", "awq", "awq-gemv", "fp8", "ct-4-asym", "ct-8-row", "ct-nvfp4", "modelopt-awq", "modelopt-awq-columns", "modelopt-w4a8-columns", "ct-mxfp8", "bnb-nf4-double"):
         quantized.RECIPES[name] = {**quantized.RECIPES[name], "group": HIDDEN}
         tensors, fields, _ = quantized.quantized(ones, name)
         yield name, [text({**few, "quantization_config": fields}),

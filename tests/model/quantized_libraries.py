@@ -146,6 +146,17 @@ def quark(w, recipe):
             "weight_zero_point": pack.pack(torch.from_numpy((w.zeros - half).astype(np.int32)), reorder)}
 
 
+def mlx(w, recipe):
+    import mlx.core as mx
+
+    parts = [mx.array(np.ascontiguousarray(x)) for x in quantized.mlx("w", w, recipe).values()]
+    parts = [x.astype(mx.float32) if x.dtype == mx.float16 else x for x in parts]
+    meant = mx.dequantize(*parts, **quantized.mlx_config(recipe), dtype=mx.float32)
+    if not np.allclose(np.array(meant), w.dequantized(), rtol=1e-6, atol=1e-7):
+        raise RuntimeError("mlx finds other numbers")
+    return {}
+
+
 def fp8(w, recipe):
     from transformers.integrations import finegrained_fp8
 
@@ -192,7 +203,7 @@ def bnb(w, recipe):
     return {}
 
 
-LIBRARIES = {"hqq": hqq, "bitnet": bitnet, "torchao": torchao, "quark": quark, "auto_round": auto_round, "modelopt": modelopt, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
+LIBRARIES = {"mlx": mlx, "hqq": hqq, "bitnet": bitnet, "torchao": torchao, "quark": quark, "auto_round": auto_round, "modelopt": modelopt, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
 
 
 def check_mxfp4(arch):

@@ -49,6 +49,7 @@ TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q
          "hqq-4": "q4_1", "hqq-2": "q4_1", "hqq-8": "float16", "hqq-3-columns": "float16", "bitnet": "q4_0", "bitnet-auto": "q4_0",
          "torchao-int8": "int8", "torchao-fp8": "fp8", "torchao-intx": "q4_1", "torchao-floats": "q4_1",
          "quark-int4": "q4_0", "quark-uint4": "q4_1", "quark-int8": "int8", "quark-fp8": "fp8", "quark-fp8-blocks": "fp8_b128", "quark-mxfp4": "q5_0",
+         "mlx-2": "q4_1", "mlx-3": "q4_1", "mlx-4": "q4_1", "mlx-5": "float16", "mlx-6": "float16", "mlx-8": "float16", "mlx-mxfp4": "q5_0", "mlx-mxfp8": "mxfp8",
          "fp8": "fp8_b128", "fp8-tensor": "fp8", "fbgemm": "fp8", "mxfp8": "mxfp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "q4_0", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "nvfp4", "ct-mxfp4": "q5_0",
          "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0", "modelopt-w4a8-nvfp4": "nvfp4", "modelopt-w4a8-mxfp4": "q5_0", "modelopt-fp8-blocks": "fp8_b128", "modelopt-fp8-real": "fp8_b128",
@@ -72,11 +73,11 @@ def logprobs(folder, tmp_path):
     return np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:])
 
 
-@pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7", "auto-round-5", "hqq-2", "hqq-8"])
+@pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7", "auto-round-5", "hqq-2", "hqq-8", "mlx-2", "mlx-3", "mlx-5", "mlx-6", "mlx-8"])
 def test_bits_that_no_golden_has_mean_their_numbers(recipe, tmp_path):
     """Beside a folder of the floats that they stand for."""
     meant = write(tmp_path / "q", recipe, dtype="float32")
-    check_numbers(tmp_path, meant, 2e-2 if recipe == "hqq-2" else 1e-4)
+    check_numbers(tmp_path, meant, 2e-2 if recipe in ("hqq-2", "mlx-2", "mlx-3") else 1e-4)
 
 
 def check_numbers(tmp_path, meant, tolerance):
@@ -88,6 +89,34 @@ def check_numbers(tmp_path, meant, tolerance):
     said = [logprobs(tmp_path / folder, tmp_path) for folder in ("q", "f")]
     assert np.abs(said[0] - said[1]).max() < tolerance
     assert np.ptp(said[1]) > 1
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_mlx_has_quantized_embeddings_and_modules_with_bits_of_their_own(tied, tmp_path):
+    """`quantization` is all that the folder has; biases of half precision need no rounding."""
+    arch = "llama3-tied" if tied else "llama"
+    spec, kind = SPECS[arch], quantized.RECIPES["mlx-4"]
+    stored, meant, fields = {}, {}, quantized.mlx_config(kind)
+    for name, x in weights.build(spec).items():
+        own = {**kind, "bits": 3, "group": 32} if name.endswith("down_proj.weight") else kind
+        if x.ndim != 2:
+            stored[name] = meant[name] = x
+            continue
+        w, stem = quantized.weight_of(name, x, own), name[:-len(".weight")]
+        stored.update(quantized.mlx(stem, w, own))
+        meant[name] = w.dequantized()
+        if own is not kind:
+            fields[stem] = quantized.mlx_config(own)
+    config = make_model.config_json(spec, "float32")
+    for folder, tensors, more in (("q", stored, {"quantization": fields}), ("f", meant, {})):
+        (tmp_path / folder).mkdir()
+        hf_folder.write_safetensors(tmp_path / folder / "model.safetensors", make_model.stored_tensors(spec, tensors), "float32")
+        hf_folder.write_json(tmp_path / folder / "config.json", {**config, **more})
+    said = [logprobs(tmp_path / folder, tmp_path) for folder in ("q", "f")]
+    assert np.abs(said[0] - said[1]).max() < 1e-3
+    assert np.ptp(said[1]) > 1
+    types = types_of(tmp_path / "q")
+    assert types["model.embed_tokens.weight"] == "q4_1" and types[f"{LAYER}.weight"] == "q4_1"
 
 
 @pytest.mark.parametrize("recipe", ["auto-round", "gptq-4-asym", "gptq-8", "gptq-8-row", "ct-4-act"])
@@ -609,6 +638,19 @@ LIES = [
     ("hqq-4", put("W_q", lambda x: x.astype(np.int32)), f"'{LAYER}.W_q' has type I32, expected uint8"),
     ("hqq-4", without("axis"), f"tensor '{LAYER}.axis' is missing"),
     ("hqq-3-columns", put("zero", at((0, 5), np.inf)), f"'{LAYER}.zero' holds inf at 5"),
+    ("mlx-4", put("weight", lambda x: x[1:]), f"'{LAYER}.scales' has shape [256, 8], expected [255, 8]"),
+    ("mlx-4", put("weight", lambda x: x[:, 1:]), f"'{LAYER}.scales' has 8 groups; 504 columns of 4 bits in groups of 64 have 7"),
+    ("mlx-4", put("weight", lambda x: x.view(np.int32)), f"'{LAYER}.weight' has type I32, expected U32"),
+    ("mlx-4", put("scales", at((2, 3), np.nan)), f"'{LAYER}.scales' has the scale nan for row 2, group 3"),
+    ("mlx-4", put("biases", at((2, 3), np.inf)), f"'{LAYER}.biases' gives row 2, group 3 no finite number"),
+    ("mlx-4", put("biases", lambda x: x[:, 1:]), f"'{LAYER}.biases' has shape [256, 7], expected [256, 8]"),
+    ("mlx-4", without("biases"), f"tensor '{LAYER}.biases' is missing"),
+    ("mlx-4", field(bits=8), " has 8 groups; 256 columns of 8 bits in groups of 64 have 4"),
+    ("mlx-4", field(bits=7), "bits '7' is not supported; known: 2, 3, 4, 5, 6, 8"),
+    ("mlx-4", field(mode="nf4"), "mode 'nf4' is not supported; known: affine, mxfp4, mxfp8, nvfp4"),
+    ("mlx-4", field(**{LAYER: {"bits": 4, "group_size": 0}}), "'group_size' must be a whole number from 1"),
+    ("mlx-mxfp4", put("scales", at((2, 1), 255)), f"'{LAYER}.scales' has the scale nan for row 2, group 1"),
+    ("mlx-mxfp4", put("scales", lambda x: x[:, 1:]), f"'{LAYER}.scales' has 15 groups, which do not divide 512 columns"),
     ("bitnet", put("weight_scale", lambda x: np.float32([0]).view("V4")), f"'{LAYER}.weight_scale' is 0, expected a number above 0"),
     ("bitnet", put("weight_scale", lambda x: np.float32([1, 1]).view("V4")), f"'{LAYER}.weight_scale' has 8 bytes, expected one number"),
     ("bitnet", put("weight", lambda x: x.view(np.int8)), f"'{LAYER}.weight' has type I8, expected uint8"),

@@ -64,8 +64,8 @@ def _tiny():
                          ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-mxfp8"), ("llama", "modelopt-awq-columns"),
                          ("llama", "modelopt-w4a8-columns"), ("llama", "modelopt-nvfp4-columns"), ("llama", "modelopt-w4a8-nvfp4"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
                          ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("deepseek_v3", "fp8"), ("llama", "hqq-4"), ("llama", "hqq-3-columns"),
-                         ("llama", "bitnet"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double"), ("llama", "bnb-fp4")):
-        mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "gptq-4-act-asym", "awq", "hqq-4", "bitnet") else {}
+                         ("llama", "bitnet"), ("llama", "mlx-4"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double"), ("llama", "bnb-fp4")):
+        mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "gptq-4-act-asym", "awq", "hqq-4", "bitnet", "mlx-4") else {}
         dtype = "float32" if recipe in UNPACKED else "float16"
         yield row(f"{arch}-{recipe}", arch, "safetensors", dtype=dtype, shards=1, quantized=recipe, **short, **mins)
     yield row("gpt_oss-32-mxfp4", "gpt_oss-32", "safetensors", dtype="float32", shards=2, quantized="mxfp4", **short)
@@ -99,6 +99,8 @@ SAME = {
     **_same_quantized("llama", "gptq-4-asym", "auto-round-awq", **HALF_MINS),
     **_same_quantized("llama", "ct-mxfp4", "auto-round-mxfp4"),
     **_same_quantized("llama", "ct-fp8", "fbgemm"),
+    **_same_quantized("llama", "ct-mxfp4", "mlx-mxfp4"),
+    **_same_quantized("llama", "ct-mxfp8", "mlx-mxfp8", dtype="float32"),
     **_same_quantized("llama", "ct-mxfp8", "mxfp8", dtype="float32"),
     **_same_quantized("llama", "gptq-4", "quark-int4"),
     **_same_quantized("llama", "gptq-4-asym", "quark-uint4", **HALF_MINS),

@@ -21,6 +21,7 @@ DTYPES = {
     "uint8": ("U8", "ByteStorage", lambda x: x.astype(np.uint8).tobytes()),
     "int8": ("I8", "CharStorage", lambda x: x.tobytes()),
     "int32": ("I32", "IntStorage", lambda x: x.tobytes()),
+    "uint32": ("U32", None, lambda x: x.tobytes()),
     "int64": ("I64", "LongStorage", lambda x: x.tobytes()),
     "void8": ("F8_E4M3", None, lambda x: x.tobytes()),  # bytes of a type that numpy lacks
     "void32": ("F32", None, lambda x: x.tobytes()),  # float32 whatever the folder's type is

@@ -204,6 +204,25 @@ class Hqq:
         return x.reshape(self.shape).astype(np.float32)
 
 
+class Affine:
+    """A weight of codes with a scale and a smallest number for each group of columns (MLX), which half precision holds."""
+
+    def __init__(self, x, bits, group):
+        self.bits = bits
+        parts = x.reshape(len(x), -1, group)
+        low, high = parts.min(2), parts.max(2)
+        self.scales = ((high - low) / ((1 << bits) - 1)).astype(np.float16)
+        self.biases = low.astype(np.float16)
+        self.scales[::3] *= -1  # as mlx does where the largest number is further from 0
+        self.biases[::3] = high[::3]
+        scales, biases = (np.repeat(p.astype(np.float32), group, 1) for p in (self.scales, self.biases))
+        self.codes = np.clip(np.rint((x - biases) / scales), 0, (1 << bits) - 1).astype(np.int64)
+        self.values = (self.codes * scales + biases).astype(np.float32)
+
+    def dequantized(self):
+        return self.values
+
+
 class Ternary:
     """A weight of -1, 0 and 1 times its mean magnitude (BitNet), which is kept as what divides."""
 
@@ -464,6 +483,19 @@ def quark_config(recipe):
                        "weight_format": "real_quantized", "weight_merge_groups": None}}
 
 
+def mlx(stem, w, recipe):
+    if isinstance(w, Fp8):
+        return {f"{stem}.weight": w.codes.view(np.uint32), f"{stem}.scales": w.scale_codes}
+    if isinstance(w, Fp4):
+        return {f"{stem}.weight": w.packed.view(np.uint32), f"{stem}.scales": w.scale_codes}
+    return {f"{stem}.weight": stream(w.codes.T, w.bits).T.copy().view(np.uint32), f"{stem}.scales": w.scales, f"{stem}.biases": w.biases}
+
+
+def mlx_config(recipe):
+    kind = recipe.get("kind", "affine")
+    return {"group_size": recipe.get("group", 32), "bits": recipe.get("bits", 8 if kind == "mxfp8" else 4), "mode": kind}
+
+
 def bnb(stem, w, recipe):
     if isinstance(w, Integers):
         return {f"{stem}.weight": (w.codes - 128).astype(np.int8), f"{stem}.weight_format": np.uint8(0).reshape(()),
@@ -489,7 +521,7 @@ def bnb_config(recipe):
 
 FORMS = {"modelopt": (modelopt, modelopt_config), "bnb": (bnb, bnb_config), "gptq": (gptq, gptq_config), "awq": (awq, awq_config), "fp8": (fp8, fp8_config),
          "compressed": (compressed, compressed_config), "auto_round": (auto_round, auto_round_config),
-         "hqq": (hqq, hqq_config), "bitnet": (bitnet, bitnet_config), "torchao": (torchao, torchao_config), "quark": (quark, quark_config)}
+         "hqq": (hqq, hqq_config), "bitnet": (bitnet, bitnet_config), "torchao": (torchao, torchao_config), "quark": (quark, quark_config), "mlx": (mlx, mlx_config)}
 
 
 def weight_of(name, x, recipe):
@@ -501,6 +533,8 @@ def weight_of(name, x, recipe):
         return Fp8(x, recipe["block"], recipe.get("kind") == "mxfp8")
     if recipe["form"] == "hqq":
         return Hqq(x, recipe["bits"], recipe["group"], recipe["axis"])
+    if recipe["form"] == "mlx" and "bits" in recipe:
+        return Affine(x, recipe["bits"], recipe["group"])
     if recipe["form"] == "bitnet":
         return Ternary(x)
     if "nested" in recipe:
@@ -621,6 +655,9 @@ RECIPES = {
     "quark-fp8": {"form": "quark", "dtype": "fp8_e4m3", "scheme": "per_tensor", "block": [-1, -1]},
     "quark-fp8-blocks": {"form": "quark", "dtype": "fp8_e4m3", "scheme": "per_block", "block": [128, 128]},
     "quark-mxfp4": {"form": "quark", "dtype": "fp4", "scheme": "per_group", "kind": "mxfp4", "group": 32},
+    **{f"mlx-{bits}": {"form": "mlx", "bits": bits, "group": 64} for bits in (2, 3, 4, 5, 6, 8)},
+    "mlx-mxfp4": {"form": "mlx", "kind": "mxfp4"},
+    "mlx-mxfp8": {"form": "mlx", "kind": "mxfp8", "block": [1, 32]},
     "bnb-nf4": {"form": "bnb", "kind": "nf4", "nested": False},
     "bnb-nf4-double": {"form": "bnb", "kind": "nf4", "nested": True},
     "bnb-fp4": {"form": "bnb", "kind": "fp4", "nested": False},

@@ -15,7 +15,7 @@ enum { MAX_NAME = NRD_QUANT_MAX_NAME, MAX_CONFIG_BYTES = 16 << 20 };
 static const nrd_quant_reader *const readers[] = {&nrd_quant_gptq, &nrd_quant_awq, &nrd_quant_fp8, &nrd_quant_mxfp8,
                                                 &nrd_quant_fbgemm_fp8, &nrd_quant_compressed, &nrd_quant_modelopt,
                                                 &nrd_quant_bnb, &nrd_quant_mxfp4, &nrd_quant_auto_round, &nrd_quant_hqq, &nrd_quant_torchao,
-                                                &nrd_quant_bitnet, &nrd_quant_quark};
+                                                &nrd_quant_bitnet, &nrd_quant_quark, &nrd_quant_mlx};
 enum { N_READERS = (int)(sizeof readers / sizeof readers[0]) };
 
 const char *nrd_quant_notes(const nrd_quant *q)
@@ -194,11 +194,13 @@ static nrd_error *find_config(const nrd_json *config, const char *dir, nrd_json_
 {
     const nrd_json *c = nrd_json_get(config, "quantization_config");
     c = nrd_json_is(c, NRD_JSON_OBJECT) ? c : nrd_json_get(nrd_json_get(config, "text_config"), "quantization_config");
+    c = nrd_json_is(c, NRD_JSON_OBJECT) ? c : nrd_json_get(config, "quantization"); /* MLX has it by both names */
     *out_doc = NULL;
     *out = NULL;
     if (nrd_json_is(c, NRD_JSON_OBJECT)) {
         *out = c;
-        *out_method = nrd_json_get_str(c, "quant_method", "");
+        const bool is_mlx = nrd_json_get(c, "group_size") && nrd_json_get(c, "bits");
+        *out_method = nrd_json_get_str(c, "quant_method", is_mlx ? nrd_quant_mlx.method : "");
         return NULL;
     }
     for (size_t i = 0; i < sizeof beside / sizeof beside[0] && !*out_doc; i++) {

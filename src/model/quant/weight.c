@@ -213,6 +213,12 @@ static bool is_half(float x)
     return fabsf(half - x) <= fabsf(x) * 0x1p-11f;
 }
 
+/* Of scale and minimum beside each other: what is lost of the smallest numbers is nothing. */
+static bool is_half_enough(float x)
+{
+    return is_half(x) || fabsf(nrd_f16_to_f32(nrd_f32_to_f16(x)) - x) <= 0x1p-24f;
+}
+
 /* What the scales and zeros of all groups have in common. */
 typedef struct {
     int low, high;   /* of code - zero */
@@ -240,8 +246,8 @@ static nrd_error *look(const nrd_quant_weight *w, range *out)
             }
             out->low = -zero < out->low ? -zero : out->low;
             out->high = top - zero > out->high ? top - zero : out->high;
-            out->half_scales = out->half_scales && is_half(scale);
-            out->half_mins = out->half_mins && is_half(min);
+            out->half_scales = out->half_scales && (w->affine_of ? is_half_enough(scale) : is_half(scale));
+            out->half_mins = out->half_mins && (w->affine_of ? is_half_enough(min) : is_half(min));
         }
     }
     return NULL;
