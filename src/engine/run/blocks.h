@@ -113,10 +113,10 @@ nrd_error *nrd_run_init_inputs(nrd_runner *r) NRD_MUST_USE;
 /* Tells cfg.on_input what goes into product p: once it has been computed, so this waits. Nothing without on_input. */
 nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
                               int32_t n_tokens) NRD_MUST_USE;
-/* The same of the chosen experts' product, expert by expert, behind the choice. x [n_tokens, cols], or with x_sorted one row
- * for each sorted pair. */
+/* The same of the chosen experts' product, expert by expert, behind the choice. x [n_tokens, cols], whose rows are put into
+ * `gathered` [n_pairs, cols] of activations first; gathered NULL: x has one row for each sorted pair. */
 nrd_error *nrd_run_tell_experts(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
-                                bool x_sorted) NRD_MUST_USE;
+                                int32_t n_tokens, void *gathered) NRD_MUST_USE;
 /* Tells cfg.on_cache what rope_kv has put into the cache: where the host reads the device's memory, r->qkv has it, too. Waits.
  * Nothing without on_cache. */
 nrd_error *nrd_run_tell_cache(nrd_runner *r, int32_t layer, const nrd_batch_view *v) NRD_MUST_USE;

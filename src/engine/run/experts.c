@@ -245,7 +245,7 @@ nrd_error *nrd_run_routed(nrd_runner *r, int32_t layer, int32_t n_tokens, const 
         act.in_scale_id = r->pairs.token;
         sum.pairs.weight = NULL;
     }
-    NRD_TRY(nrd_run_tell_experts(r, layer, NRD_LORA_AT_UP, &y->up, x, false));
+    NRD_TRY(nrd_run_tell_experts(r, layer, NRD_LORA_AT_UP, &y->up, x, n_tokens, r->experts->out));
     const nrd_moe_linear_args up = product_args(r, &y->up, n_tokens, x, false, r->up);
     bool done;
     NRD_TRY(nrd_run_gated_experts(r, &y->up, &up, &act, &y->down, &done));
@@ -253,7 +253,7 @@ nrd_error *nrd_run_routed(nrd_runner *r, int32_t layer, int32_t n_tokens, const 
         NRD_TRY(product(r, NRD_PROFILE_EXPERTS_UP, &y->up, &up));
         NRD_TRY(nrd_run_act(r, &act, &y->down));
     }
-    NRD_TRY(nrd_run_tell_experts(r, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, true));
+    NRD_TRY(nrd_run_tell_experts(r, layer, NRD_LORA_AT_DOWN, &y->down, r->mid, n_tokens, NULL));
     const nrd_moe_linear_args down = product_args(r, &y->down, n_tokens, r->mid, true, r->experts->out);
     NRD_TRY(product(r, NRD_PROFILE_EXPERTS_DOWN, &y->down, &down));
     if (has_shared) { /* behind the others: the scales of x's rows give way to those between the two products */

@@ -18,8 +18,8 @@ nrd_error *nrd_run_check_inputs(const nrd_runner *r)
     if (r->cfg.rank.size > 1) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input and on_cache need one rank; there are %d", r->cfg.rank.size);
     }
-    if (!info.host_is_device && r->cfg.on_input && r->spec->has_experts) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "what goes into experts is not told on '%s'; use the device \"cpu\"", info.name);
+    if (r->cfg.on_input && r->spec->has_experts && r->spec->moe.scale_input) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input: the experts' inputs are scaled");
     }
     return r->cfg.on_cache && !info.host_is_device && !r->dev->ops->kv_rows
                ? nrd_errorf(NRD_ERR_UNSUPPORTED, "what goes into the cache is not told on '%s'; use the device \"cpu\"", info.name)
@@ -46,9 +46,11 @@ nrd_error *nrd_run_init_inputs(nrd_runner *r)
     return NULL;
 }
 
-static nrd_error *check_product(const nrd_runner *r, const nrd_product *p, int32_t layer)
+static nrd_error *check_product(const nrd_product *p, int32_t layer)
 {
-    return p->in_dtype == r->act
+    const nrd_dtype in = p->in_dtype;
+
+    return in == NRD_DTYPE_F32 || in == NRD_DTYPE_BF16 || in == NRD_DTYPE_F16
                ? NULL
                : nrd_errorf(NRD_ERR_UNSUPPORTED, "on_product_input: the weights of layer %d are quantized", layer);
 }
@@ -59,9 +61,9 @@ nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, co
     if (!r->cfg.on_input) {
         return NULL;
     }
-    NRD_TRY(check_product(r, p, layer));
+    NRD_TRY(check_product(p, layer));
     NRD_TRY(r->dev->ops->stream_sync(r->stream));
-    r->cfg.on_input(r->cfg.user, layer, -1, position, n_tokens, p->cols, x, r->act);
+    r->cfg.on_input(r->cfg.user, layer, -1, position, n_tokens, p->cols, x, p->in_dtype);
     return NULL;
 }
 
@@ -87,46 +89,49 @@ nrd_error *nrd_run_tell_cache(nrd_runner *r, int32_t layer, const nrd_batch_view
     return NULL;
 }
 
-/* Row i of an expert's input, where experts share the rows of x. */
-static void take_row(const nrd_runner *r, int32_t pair, const float *x, int64_t cols, float *out)
+/* out: a row of x [n_tokens, cols] for each sorted pair, in the type of activations. */
+static nrd_error *gather_pairs(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens, void *out)
 {
-    const int32_t token = r->pairs.token[pair];
-    const float by = r->spec->moe.scale_input ? r->pairs.weight[token] : 1;
-    for (int64_t c = 0; c < cols; c++) {
-        out[c] = by * x[token * cols + c];
-    }
+    const nrd_weight rows = {.dtype = p->in_dtype, .layout = NRD_LAYOUT_ROWS, .rows = n_tokens, .cols = p->cols, .data = x,
+                             .scale = 1, .data_bytes = (uint64_t)n_tokens * p->in_row_bytes};
+    const nrd_embed_args a = {
+        .n_tokens = n_tokens * r->pairs.top_k,
+        .hidden = (int32_t)p->cols,
+        .ids = r->pairs.token,
+        .table = &rows,
+        .scale = 1,
+        .out = out,
+        .out_dtype = r->act,
+    };
+    return r->dev->ops->embed(r->stream, &a);
 }
 
 nrd_error *nrd_run_tell_experts(nrd_runner *r, int32_t layer, int32_t position, const nrd_product *p, const void *x,
-                                bool x_sorted)
+                                int32_t n_tokens, void *gathered)
 {
     nrd_error *err = NULL;
-    const int64_t cols = p->cols;
-    float *rows = NULL;
-    int32_t most = 0;
+    const nrd_dtype dtype = gathered ? r->act : p->in_dtype;
+    const size_t row = gathered ? (size_t)p->cols * r->act_bytes : p->in_row_bytes;
+    int32_t *first = NULL;
 
     if (!r->cfg.on_input) {
         return NULL;
     }
-    NRD_TRY(check_product(r, p, layer));
-    NRD_TRY(r->dev->ops->stream_sync(r->stream));
-    for (int32_t e = 0; e < r->pairs.n_experts; e++) {
-        const int32_t n = r->pairs.first[e + 1] - r->pairs.first[e];
-        most = n > most ? n : most;
+    NRD_TRY(check_product(p, layer));
+    NRD_NEW_GOTO(first, (size_t)r->pairs.n_experts + 1, err, done);
+    if (gathered) {
+        NRD_TRY_GOTO(gather_pairs(r, p, x, n_tokens, gathered), err, done);
     }
-    if (!x_sorted) {
-        NRD_NEW_GOTO(rows, (size_t)most * (size_t)cols, err, done);
-    }
+    NRD_TRY_GOTO(r->dev->ops->copy(r->stream, first, r->pairs.first, ((size_t)r->pairs.n_experts + 1) * sizeof *first), err, done);
+    NRD_TRY_GOTO(r->dev->ops->stream_sync(r->stream), err, done);
     for (int32_t e = 0; e < r->pairs.n_experts; e++) {
-        const int32_t first = r->pairs.first[e], n = r->pairs.first[e + 1] - first;
-        for (int32_t i = 0; i < n && rows; i++) {
-            take_row(r, first + i, x, cols, rows + i * cols);
-        }
+        const int32_t n = first[e + 1] - first[e];
         if (n > 0) {
-            r->cfg.on_input(r->cfg.user, layer, e, position, n, cols, rows ? rows : (const float *)x + first * cols, r->act);
+            const uint8_t *rows = (const uint8_t *)(gathered ? gathered : x) + (size_t)first[e] * row;
+            r->cfg.on_input(r->cfg.user, layer, e, position, n, p->cols, rows, dtype);
         }
     }
 done:
-    free(rows);
+    free(first);
     return err;
 }

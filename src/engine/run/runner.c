@@ -51,8 +51,9 @@ static nrd_error *init(nrd_runner *r)
         NRD_TRY(nrd_profile_new(&r->profile, r->dev, r->stream, r->cfg.profile_every,
                                 16 + 24 * m->n_layers, r->cfg.profile_spans));
     }
-    /* Recorded steps of both buffers share their arrays, which steps that stages have at once cannot. */
-    if (r->cfg.no_graphs || r->shared || nrd_run_is_staged(r)) {
+    /* Recorded steps of both buffers share their arrays, which steps that stages have at once cannot; who calibrates is told
+     * of a step while it runs. */
+    if (r->cfg.no_graphs || r->shared || nrd_run_is_staged(r) || r->cfg.on_input || r->cfg.on_cache) {
         return NULL;
     }
     return nrd_graphs_init(&r->graphs, r->dev, r->stream, r->cfg.max_graphs, r->cfg.on_warning, r->cfg.user);

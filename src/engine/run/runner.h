@@ -99,7 +99,7 @@ typedef struct nrd_runner_config {
     /* Told why recording of graphs was given up. May be NULL. */
     void (*on_warning)(void *user, const char *message);
     /* What goes into a product of a layer, [n_tokens, cols] of dtype, in the device's memory; position: NRD_LORA_AT_*; expert: whose product it is, -1: of
-     * none. Called inside submit. Alone; with experts only on a device whose memory is the host's. May be NULL. */
+     * none. Called inside submit. Alone. May be NULL. */
     void (*on_input)(void *user, int32_t layer, int32_t expert, int32_t position, int32_t n_tokens, int64_t cols,
                      const void *x, nrd_dtype dtype);
     /* What attention_of_heads puts into the cache of a layer, keys behind their norm and rotation: of n_tokens, `stride`
