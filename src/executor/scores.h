@@ -28,6 +28,5 @@ nrd_error *nrd_exec_scores_new(nrd_exec_scores **out, int32_t n, int32_t top_k) 
 uint64_t nrd_exec_scores_bytes(uint64_t n, uint64_t top_k);
 /* The logits [vocab] of the prompt's position `pos`, which are about the token behind it. */
 void nrd_exec_scores_row(const nrd_exec_scores *s, const nrd_seq *q, int32_t pos, const float *logits, int32_t vocab);
-double nrd_log_sum_exp(const float *logits, int32_t n); /* error below 1e-6 */
 
 #endif

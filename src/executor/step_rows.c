@@ -3,6 +3,7 @@
  * them. */
 #include "executor/internal.h"
 
+#include "base/logits.h"
 #include "engine/decode/decode.h"
 
 #include <math.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/quantize/measure.h"
 
+#include "base/logits.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "nereid/executor.h"
@@ -45,38 +46,6 @@ void nrd_qmeasure_fini(nrd_qmeasure *m)
     *m = (nrd_qmeasure){0};
 }
 
-static double log_total(const float *logits, int32_t n)
-{
-    float most = logits[0];
-    double sum = 0;
-    for (int32_t i = 1; i < n; i++) {
-        most = logits[i] > most ? logits[i] : most;
-    }
-    for (int32_t i = 0; i < n; i++) {
-        sum += (double)expf(logits[i] - most);
-    }
-    return (double)most + log(sum);
-}
-
-/* The best k of n, best first. */
-static void keep_best(const float *logits, int32_t n, int32_t k, double total, int32_t *ids, float *log_probs)
-{
-    int32_t have = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (have == k && logits[i] <= logits[ids[k - 1]]) {
-            continue;
-        }
-        int32_t at = have < k ? have++ : k - 1;
-        for (; at > 0 && logits[i] > logits[ids[at - 1]]; at--) {
-            ids[at] = ids[at - 1];
-        }
-        ids[at] = i;
-    }
-    for (int32_t i = 0; i < k; i++) {
-        log_probs[i] = (float)((double)logits[ids[i]] - total);
-    }
-}
-
 static double divergence(const int32_t *ids, const float *log_probs, int32_t k, const float *logits, double total)
 {
     double sum = 0, rest_p = 1, rest_q = 1;
@@ -99,19 +68,20 @@ static void on_row(void *user, int32_t position, const float *logits)
     if ((size_t)position + 1 >= r->n) {
         return; /* nothing follows */
     }
-    const double total = log_total(logits, r->vocab);
+    const double total = nrd_log_sum_exp(logits, r->vocab);
     const size_t number = r->first + (size_t)position, at = number * BEST;
     const double next = (double)logits[r->ids[position + 1]] - total;
     m->log_sum[r->second] += next;
     m->next[r->second][number] = (float)next;
     if (!r->second) {
-        keep_best(logits, r->vocab, m->n_best, total, m->ids + at, m->log_probs + at);
+        nrd_best_of(logits, r->vocab, m->n_best, m->ids + at);
+        for (int32_t i = 0; i < m->n_best; i++) {
+            m->log_probs[at + (size_t)i] = (float)((double)logits[m->ids[at + (size_t)i]] - total);
+        }
         return;
     }
-    int32_t best = 0;
-    for (int32_t i = 1; i < r->vocab; i++) {
-        best = logits[i] > logits[best] ? i : best;
-    }
+    int32_t best;
+    nrd_best_of(logits, r->vocab, 1, &best);
     m->n_same += best == m->ids[at];
     const double off = divergence(m->ids + at, m->log_probs + at, m->n_best, logits, total);
     m->each[number] = (float)off;

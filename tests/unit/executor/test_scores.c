@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Log probabilities of a prompt's tokens, against the definition in double. */
+#include "base/logits.h"
 #include "executor/scores.h"
 
 #include <math.h>
