@@ -58,7 +58,8 @@ static nrd_error *check_source(const nrd_plan_tensor *t, const nrd_plan_part *pa
         first = row_place(part, row0);
         end = row_place(part, row0 + n - 1) + 1;
     }
-    end = end < s->dims[0] ? end : s->dims[0];
+    const int64_t n_rows = s->n_dims > 0 ? s->dims[0] : 1;
+    end = end < n_rows ? end : n_rows;
     return first < end ? nrd_src_tensor_check_finite(s, first, end - first) : NULL;
 }
 
