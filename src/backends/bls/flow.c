@@ -256,12 +256,11 @@ void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
                         TRITONBACKEND_Request *request)
 {
     bls_flow *f = calloc(1, sizeof *f);
-    TRITONSERVER_Error *err;
+    TRITONSERVER_Error *err = f ? TRITONBACKEND_ResponseFactoryNew(&f->factory, request) : nrd_tb_error(nrd_error_no_memory());
 
-    if (!f) {
-        nrd_tb_send_error(request, nrd_tb_error(nrd_error_no_memory()));
-        nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
-                         "cannot release a request");
+    if (err) { /* nothing can be sent but through the request itself */
+        nrd_tb_refuse(request, err);
+        free(f);
         return;
     }
     pthread_mutex_init(&f->mu, NULL);
@@ -270,15 +269,6 @@ void nrd_bls_flow_start(bls_model *m, TRITONBACKEND_ModelInstance *instance,
     f->instance = instance;
     f->request = request;
     f->start_ns = nrd_now_ns();
-    err = TRITONBACKEND_ResponseFactoryNew(&f->factory, request);
-    if (err) { /* nothing can be sent but through the request itself */
-        nrd_tb_send_error(request, err);
-        nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
-                         "cannot release a request");
-        pthread_mutex_destroy(&f->mu);
-        free(f);
-        return;
-    }
     f->flight = (nrd_tb_flight){.factory = f->factory, .cancel = cancel};
     nrd_tb_inflight_add(&m->inflight, &f->flight);
 

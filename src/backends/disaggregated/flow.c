@@ -331,8 +331,7 @@ void nrd_disagg_start(nrd_disagg_model *m, TRITONBACKEND_ModelInstance *instance
     TRITONSERVER_Error *err = f ? TRITONBACKEND_ResponseFactoryNew(&f->factory, request) : nrd_tb_error(nrd_error_no_memory());
 
     if (err) { /* nothing can be sent but through the request itself */
-        nrd_tb_send_error(request, err);
-        nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL), "cannot release a request");
+        nrd_tb_refuse(request, err);
         free(f);
         return;
     }

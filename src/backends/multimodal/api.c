@@ -109,7 +109,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
     const uint64_t end = nrd_now_ns();
     nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, request_count, start, start, end, end), "statistics");
     for (uint32_t i = 0; i < request_count; i++) {
-        nrd_tb_log_error(TRITONBACKEND_RequestRelease(requests[i], TRITONSERVER_REQUEST_RELEASE_ALL), "cannot release a request");
+        nrd_tb_release(requests[i]);
     }
     return NULL;
 }

@@ -57,8 +57,7 @@ static TRITONSERVER_Error *stop_requests(nrd_llm_instance *inst, TRITONBACKEND_R
         err = TRITONBACKEND_ResponseSend(t, TRITONSERVER_RESPONSE_COMPLETE_FINAL, NULL);
     }
     nrd_tb_log_error(err, "cannot answer a stop request");
-    nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
-                     "cannot release a request");
+    nrd_tb_release(request);
     return NULL;
 }
 /* Repositories up to v0.9 refuse an id that is in flight; later ones let a stop end all of them. */
@@ -125,8 +124,7 @@ static void refuse_request(nrd_llm_instance *inst, nrd_llm_request *q, TRITONSER
     nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(inst->triton, q->triton, false,
                                                                  q->exec_start_ns, now, now, now),
                      "statistics");
-    nrd_tb_log_error(TRITONBACKEND_RequestRelease(q->triton, TRITONSERVER_REQUEST_RELEASE_ALL),
-                     "cannot release a request");
+    nrd_tb_release(q->triton);
     free_request(q);
 }
 /* Everything that a request needs before its rows run; the last step puts it into the table. */
@@ -159,9 +157,7 @@ void nrd_llm_run(nrd_llm_instance *inst, TRITONBACKEND_Request *request)
     int64_t stop = 0;
 
     if (!q) {
-        nrd_tb_send_error(request, nrd_tb_error(nrd_error_no_memory()));
-        nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL),
-                         "cannot release a request");
+        nrd_tb_refuse(request, nrd_tb_error(nrd_error_no_memory()));
         return;
     }
     q->instance = inst;

@@ -443,8 +443,7 @@ static void finish_request(nrd_llm_instance *inst, nrd_llm_request *q)
                                                                       q->compute_start_ns, computed, now),
                      "statistics");
     nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(q->factory), "response factory");
-    nrd_tb_log_error(TRITONBACKEND_RequestRelease(q->triton, TRITONSERVER_REQUEST_RELEASE_ALL),
-                     "cannot release a request");
+    nrd_tb_release(q->triton);
     nrd_llm_unclaim(q);
     for (int32_t i = 0; i < q->n_rows; i++) {
         for (int32_t k = 0; q->rows[i].probs && k < q->rows[i].n_sequences; k++) {

@@ -189,8 +189,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
                                                                       first, last, nrd_now_ns()),
                      "statistics");
     for (uint32_t i = 0; i < request_count; i++) {
-        nrd_tb_log_error(TRITONBACKEND_RequestRelease(requests[i], TRITONSERVER_REQUEST_RELEASE_ALL),
-                         "cannot release a request");
+        nrd_tb_release(requests[i]);
     }
     return NULL;
 }

@@ -13,6 +13,17 @@ void nrd_tb_send_error(TRITONBACKEND_Request *request, TRITONSERVER_Error *err)
     TRITONSERVER_ErrorDelete(err);
 }
 
+void nrd_tb_release(TRITONBACKEND_Request *request)
+{
+    nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL), "cannot release a request");
+}
+
+void nrd_tb_refuse(TRITONBACKEND_Request *request, TRITONSERVER_Error *err)
+{
+    nrd_tb_send_error(request, err);
+    nrd_tb_release(request);
+}
+
 void nrd_tb_send_last(TRITONBACKEND_ResponseFactory *factory, TRITONSERVER_Error *err)
 {
     TRITONBACKEND_Response *response = NULL;

@@ -117,7 +117,7 @@ void nrd_tb_inner_over(TRITONBACKEND_ModelInstance *instance, TRITONBACKEND_Requ
     nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportStatistics(instance, client, is_ok, start_ns, start_ns, now, now), "statistics");
     nrd_tb_log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, 1, start_ns, start_ns, now, now), "statistics");
     nrd_tb_log_error(TRITONBACKEND_ResponseFactoryDelete(factory), "response factory");
-    nrd_tb_log_error(TRITONBACKEND_RequestRelease(client, TRITONSERVER_REQUEST_RELEASE_ALL), "cannot release a request");
+    nrd_tb_release(client);
 }
 
 /* ---- answers ---- */

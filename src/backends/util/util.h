@@ -87,6 +87,8 @@ TRITONSERVER_Error *nrd_tb_output(TRITONBACKEND_Response *response, const char *
                                   size_t bytes, void **out_buffer);
 /* Sends an error as the (final) response of a request that is still ours. Takes `err` always. */
 void nrd_tb_send_error(TRITONBACKEND_Request *request, TRITONSERVER_Error *err);
+void nrd_tb_release(TRITONBACKEND_Request *request); /* it is the core's again */
+void nrd_tb_refuse(TRITONBACKEND_Request *request, TRITONSERVER_Error *err); /* both */
 /* The last answer of a factory's request: a response with err, which may be NULL, or, where there is no memory
  * for one, the flag alone. Without it the client would wait for ever: what a factory keeps for an answer
  * without memory may be gone with an earlier one. Takes `err` always. */

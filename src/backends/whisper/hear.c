@@ -328,8 +328,7 @@ void nrd_hear_start(nrd_hear_model *m, TRITONBACKEND_ModelInstance *instance, TR
 
     err = err ? err : TRITONBACKEND_ResponseFactoryNew(&h->factory, request);
     if (err) { /* nothing can be sent but through the request itself */
-        nrd_tb_send_error(request, err);
-        nrd_tb_log_error(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL), "cannot release a request");
+        nrd_tb_refuse(request, err);
         free(h);
         return;
     }
