@@ -69,27 +69,37 @@ static void angles(nrd_cpu_run *r, const nrd_rope_kv_args *a, int32_t t, float *
 
 /* The norms of heads as float32. */
 typedef struct {
-    float *weight[2], *bias[2]; /* of q and of k */
-    float *ones;                /* as many as a head has numbers */
+    const float *weight[2], *bias[2]; /* of q and of k */
+    const float *ones;                /* as many as a head has numbers */
 } head_norms;
 
-/* Fills n's weights and biases, of q_width and k_width numbers, where the arguments have any. */
-static void read_norms(const nrd_rope_kv_args *a, int32_t q_width, int32_t k_width, head_norms *n)
+/* Where n numbers lie as float32: where they are, or in `room`, filled if told to. */
+static const float *floats_of(const nrd_weight *w, int32_t n, bool fill, float *room)
 {
-    const nrd_weight *weight[2] = {a->q_norm, a->k_norm}, *bias[2] = {a->q_norm_bias, a->k_norm_bias};
+    if (w && w->dtype == NRD_DTYPE_F32) {
+        return w->data;
+    }
+    for (int32_t i = 0; w && fill && i < n; i++) {
+        room[i] = nrd_weight_at(w, i);
+    }
+    return room;
+}
 
-    for (int part = 0; part < 2; part++) {
-        const int32_t width = part ? k_width : q_width;
-        for (int32_t i = 0; weight[part] && i < width; i++) {
-            n->weight[part][i] = nrd_weight_at(weight[part], i);
-        }
-        for (int32_t i = 0; bias[part] && i < width; i++) {
-            n->bias[part][i] = nrd_weight_at(bias[part], i);
-        }
+/* room: for the weights and the biases of q_width and k_width numbers and a head's ones; what a thread put there stays for
+ * its other tasks. */
+static head_norms read_norms(nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t q_width, int32_t k_width, float *room)
+{
+    const nrd_rope_kv_args *a = &c->u.rope_kv;
+    const bool fill = r->owner != c;
+    float *k = room + q_width, *ones = k + k_width, *bias = ones + a->kv.head_dim;
+
+    for (int32_t i = 0; fill && a->v_norm && i < a->kv.head_dim; i++) {
+        ones[i] = 1;
     }
-    for (int32_t i = 0; a->v_norm && i < a->kv.head_dim; i++) {
-        n->ones[i] = 1;
-    }
+    r->owner = c;
+    return (head_norms){{floats_of(a->q_norm, q_width, fill, room), floats_of(a->k_norm, k_width, fill, k)},
+                        {floats_of(a->q_norm_bias, q_width, fill, bias), floats_of(a->k_norm_bias, k_width, fill, bias + q_width)},
+                        ones};
 }
 
 /* A token's heads of q and k in place; cs, sn: its angles. */
@@ -153,11 +163,10 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
     bool single = b->n_tokens == b->n_seqs; /* neighbours of one sequence write to the same lines */
     const bool whole = a->wide_norm || a->apart_norm;
     int32_t q_width = whole ? a->n_heads * dim : dim, k_width = whole ? n_kv * dim : dim;
-    float *cs = (float *)(void *)r->scratch, *sn = cs + dim, *qn = sn + dim, *kn = qn + q_width, *ones = kn + k_width;
-    head_norms norms = {{qn, kn}, {ones + dim, ones + dim + q_width}, ones};
+    float *cs = (float *)(void *)r->scratch, *sn = cs + dim;
+    const head_norms norms = read_norms(r, c, q_width, k_width, sn + dim);
 
     (void)phase;
-    read_norms(a, q_width, k_width, &norms);
     int32_t in, next_in = 0;
     char *cache = cache_of(a, from, &in), *next = NULL;
     for (int32_t h = 0; single && h < n_kv; h++) {
@@ -172,10 +181,10 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
         }
         const float *square = a->wide_squares ? a->wide_squares + 2 * (int64_t)t : NULL;
         if (a->wide_norm && a->q_norm) {
-            norm_wide(r, a, square, q_width, qn, row);
+            norm_wide(r, a, square, q_width, norms.weight[0], row);
         }
         if (a->wide_norm && a->k_norm) {
-            norm_wide(r, a, square ? square + 1 : NULL, k_width, kn, row + (int64_t)a->n_heads * dim);
+            norm_wide(r, a, square ? square + 1 : NULL, k_width, norms.weight[1], row + (int64_t)a->n_heads * dim);
         }
         turn_heads(r, a, b->positions[t], row, &norms, cs, sn);
         for (int32_t h = 0; cache && h < n_kv; h++) {
