@@ -31,7 +31,8 @@ nrd_error *nrd_inspect(const char *path, const nrd_inspect_options *o)
     }
     nrd_error *model = nrd_inspect_source(path, o);
     nrd_error *tokenizer = nrd_inspect_tokenizer(path);
-    if (model && tokenizer) { /* neither: the reason for the model says more */
+    const bool is_refused = model && nrd_path_is_dir(path) && nrd_error_get_code(model) != NRD_ERR_NOT_FOUND; /* not a tokenizer alone */
+    if (model && (tokenizer || is_refused)) { /* neither: the reason for the model says more */
         nrd_error_free(tokenizer);
         return model;
     }

@@ -442,6 +442,10 @@ static nrd_error *settle_scales(job *j)
     } else if (o->zero_point) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--zero_point is for integers of 4 bits, not %s", s->name);
     }
+    if (o->auto_bits > 0 && o->auto_bits < s->grid.bits) { /* mix_choose.c, which counts scales, knows only after the calibration */
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--auto_quantize_bits %g: %s alone has %.3f bits a weight; ask for more", o->auto_bits, s->name,
+                          (double)s->grid.bits);
+    }
     return NULL;
 }
 

@@ -759,6 +759,17 @@ def test_a_folder_that_lies_is_refused_by_tensor_and_field(recipe, change, messa
     assert message in done.stderr
 
 
+def test_inspect_says_why_a_folder_is_not_read_that_has_a_tokenizer(tmp_path):
+    make_model.write_folder("llama", str(tmp_path))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "aqlm"}}))
+    shown = run("inspect", tmp_path)
+    assert shown.returncode == 1 and "quant_method 'aqlm' is not supported; known: gptq" in shown.stderr, shown.stderr
+    assert shown.stdout.startswith("tokenizer ")
+    (tmp_path / "model.safetensors").unlink()
+    assert run("inspect", tmp_path).returncode == 0  # a tokenizer and what it belongs to
+
+
 # quantization.quant_algo of TensorRT-LLM's checkpoints
 # that are not read; test_trtllm_checkpoints.py has those that are
 ALGORITHMS = ["FP8_BLOCK_SCALES", "INT8", "W4A8_MXFP4_MXFP8", "W4A16_MXFP4"]
