@@ -641,6 +641,7 @@ LIES = [
     ("mlx-4", put("weight", lambda x: x[1:]), f"'{LAYER}.scales' has shape [256, 8], expected [255, 8]"),
     ("mlx-4", put("weight", lambda x: x[:, 1:]), f"'{LAYER}.scales' has 8 groups; 504 columns of 4 bits in groups of 64 have 7"),
     ("mlx-4", put("weight", lambda x: x.view(np.int32)), f"'{LAYER}.weight' has type I32, expected U32"),
+    ("mlx-4", put("weight", lambda x: x[None]), f"'{LAYER}.weight' has 3 dimensions; experts of MLX that are stacked (switch_mlp) are not read"),
     ("mlx-4", put("scales", at((2, 3), np.nan)), f"'{LAYER}.scales' has the scale nan for row 2, group 3"),
     ("mlx-4", put("biases", at((2, 3), np.inf)), f"'{LAYER}.biases' gives row 2, group 3 no finite number"),
     ("mlx-4", put("biases", lambda x: x[:, 1:]), f"'{LAYER}.biases' has shape [256, 7], expected [256, 8]"),

@@ -60,8 +60,8 @@ static nrd_error *weight_floats(nrd_quant *q, const char *mode, nrd_quant_weight
     const nrd_quant_settings by_shape = {0};
 
     (void)q;
-    if (w->codes.n_dims != 2 || w->codes.dims[1] > INT32_MAX) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' is no matrix", w->codes.name);
+    if (w->codes.dims[1] > INT32_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %lld columns", w->codes.name, (long long)w->codes.dims[1]);
     }
     w->codes.dims[1] *= 4;
     if (!strcmp(mode, "mxfp8")) {
@@ -93,6 +93,10 @@ static nrd_error *weight_mlx(nrd_quant *q, const char *stem, nrd_quant_weight *w
     NRD_TRY(nrd_quant_take(q, stem, ".scales", w, &w->scales));
     if (strcmp(w->codes.type_name, "U32") != 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has type %s, expected U32", w->codes.name, w->codes.type_name);
+    }
+    if (w->codes.n_dims != 2) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has %d dimensions; experts of MLX that are stacked (switch_mlp) are not read: give the "
+                          "original model", w->codes.name, w->codes.n_dims);
     }
     w->codes.dtype = NRD_DTYPE_I32;
     if (!strcmp(name, "affine")) {
