@@ -251,7 +251,7 @@ LIES = [
     ("qserve-group", drop("s2_zeros"), f"tensor '{DENSE}.s2_zeros' is missing"),
     ("qserve-group", put("s2_scales", lambda x: x[:, 1:]), f"'{DENSE}.s2_scales' has shape [2, 255], expected [2, 256]"),
     ("qserve-group", put("s2_scales", lambda x: np.concatenate([x, x[:1]])), f"'{DENSE}.s2_scales' has 2 dimensions and 3 groups"),
-    ("qserve-group", put("s2_scales", lambda x: -x), f"'{DENSE}.s1_scales' has the scale -"),
+    ("qserve-group", put("s2_scales", lambda x: -x), f"'{DENSE}.s2_scales' has the scale -"),
     ("qserve-group", put("s2_zeros", lambda x: x.astype(np.float32)), f"'{DENSE}.s2_zeros' has type "),
     ("qserve-group", put("weight", lambda x: x[1:]), f"'{DENSE}.weight' is 255 x 256, expected multiples of 32"),
     ("qserve-group", put("weight", lambda x: x[0]), f"'{DENSE}.weight' has shape [128], expected "),

@@ -56,6 +56,13 @@ static nrd_error *take_groups(nrd_quant *q, const char *stem, nrd_quant_weight *
     }
     NRD_TRY(nrd_quant_groups(w, w->cols / s2->dims[0]));
     NRD_TRY(nrd_quant_shape(s2, NRD_DTYPE_I8, w->n_groups, w->rows));
+    for (int64_t i = 0; i < w->n_groups * w->rows; i++) {
+        const int scale = ((const int8_t *)s2->data)[i];
+        if (scale < 0) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has the scale %d for row %lld, group %lld; expected 0 to 127", s2->name, scale,
+                              (long long)(i % w->rows), (long long)(i / w->rows));
+        }
+    }
     NRD_TRY(nrd_quant_shape(&w->zeros, NRD_DTYPE_I8, w->n_groups, w->rows));
     w->affine_of = of_group;
     return NULL;
