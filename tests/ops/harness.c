@@ -318,11 +318,13 @@ static void fill_row(nrd_dtype t, uint8_t *row, int64_t cols, float *x, float sc
     }
 }
 
-/* Checkpoints have blocks of 128 rows, too: the scales of the first row of each. */
-static void square_blocks(uint8_t *data, int64_t rows, size_t row, size_t block)
+void square_blocks(const nrd_weight *w)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        for (size_t at = 0; at < row; at += block) {
+    const size_t row = w->rows ? (size_t)w->data_bytes / (size_t)w->rows : 0;
+    uint8_t *data = (uint8_t *)w->data;
+
+    for (int64_t r = 0; r < w->rows; r++) {
+        for (size_t at = 0; at < row; at += nrd_dtype_block_bytes(w->dtype)) {
             memmove(data + (size_t)r * row + at, data + (size_t)(r / 128 * 128) * row + at, 4);
         }
     }
@@ -346,8 +348,9 @@ nrd_weight weight_new(nrd_dtype t, int64_t rows, int64_t cols, float scale)
     for (int64_t r = distinct; r < rows; r++) {
         memcpy(data + (size_t)r * row, data + (size_t)(r - distinct) * row, row);
     }
+    w.data = data;
     if (t == NRD_DTYPE_F8_B128 && rnd() % 4) {
-        square_blocks(data, rows, row, nrd_dtype_block_bytes(t));
+        square_blocks(&w);
     }
     for (int64_t r = 0; t == NRD_DTYPE_NVFP4 && r < rows; r++) { /* one factor for a row */
         const float factor = 0.5f + rnd_unit();
@@ -364,7 +367,6 @@ nrd_weight weight_new(nrd_dtype t, int64_t rows, int64_t cols, float scale)
     } else if (t == NRD_DTYPE_F8_E4M3) {
         w.scale = 0.7f;
     }
-    w.data = data;
     return w;
 }
 

@@ -86,6 +86,8 @@ void case_end(void);
 /* A weight of random numbers in host memory. Of large ones the first 61 rows differ, a prime, so that no tile
  * repeats. */
 nrd_weight weight_new(nrd_dtype t, int64_t rows, int64_t cols, float scale);
+/* Of F8_B128: checkpoints have blocks of 128 rows, too; all get the scales of the first row of each. weight_new does it by turns. */
+void square_blocks(const nrd_weight *w);
 /* On the device, as linear() or embed() want it. */
 nrd_weight weight_on(const target *t, const nrd_weight *w, bool is_linear);
 

@@ -51,8 +51,9 @@ static const linear_row table[] = {
     {ON_CUDA | LARGE, F8_BF16, 0, {4096}, 0, 14336, 0, true, false, {1, 4, 16, 17, 24, 32, 64, 256}},
     {ON_CUDA | LARGE, BLOCKS, 0, {14336, 14336}, 0, 4096, 0, true, false, {1, 4, 16, 64, 256}},
     {ON_CUDA | LARGE, BLOCKS, 0, {4096}, 0, 14336, 0, true, false, {2, 8, 32, 128, 512}},
-    {ON_CUDA, ONE, NRD_DTYPE_F8_B128, {1024, 256, 256}, 0, 1024, 0, false, false, {1, 2, 3, 8, 9, 16, 17, 20, 64, 65, 130, 300}},
-    {ON_CUDA, ONE, NRD_DTYPE_F8_B128, {0}, 700, 0, 2560, false, false, {1, 7, 16, 17, 40, 68, 128, 301}},
+    {ON_CUDA, ONE, NRD_DTYPE_F8_B128, {1024, 256, 256}, 0, 1024, 0, false, false, {1, 2, 3, 8, 9, 16, 17, 20, 64, 65, 130, 300, 1557, 1800, 2048}},
+    {ON_CUDA, ONE, NRD_DTYPE_F8_B128, {0}, 700, 0, 2560, false, false, {1, 7, 16, 17, 40, 68, 128, 301, 1560, 1715, 1900, 2077}},
+    {ON_CUDA, ONE, NRD_DTYPE_F8_B128, {136, 1000, 520}, 0, 384, 0, true, false, {1560, 1601, 1715, 1900, 2077, 2100}},
     {ON_CUDA | LARGE, ONE, NRD_DTYPE_F8_B128, {4096}, 0, 14336, 0, true, false, {1, 8, 64, 512, 4609}},
     /* x in int8: several parts in one launch, rows that no tile divides, tiles of both sizes */
     {ON_CUDA | INT8_X, ONE, NRD_DTYPE_I8, {1160, 136, 8}, 0, 912, 0, false, false, {8, 33, 64, 65, 129, 255, 257, 513, 700}},

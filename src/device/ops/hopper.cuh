@@ -104,6 +104,15 @@ template <int LEFT> static __device__ __forceinline__ void bulk_read_wait()
 #endif
 }
 
+/* Four 8 x 8 matrices of 16-bit elements: lane i gives where row i % 8 of matrix i / 8 goes. */
+static __device__ __forceinline__ void stmatrix4(uint32_t addr, const uint32_t *r)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(addr), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+#endif
+}
+
 /* Four 8 x 8 matrices of 16-bit elements, transposed: lane i gives where column i % 8 of matrix i / 8 goes. */
 static __device__ __forceinline__ void stmatrix4_t(uint32_t addr, const uint32_t *r)
 {
@@ -505,6 +514,22 @@ template <bool BF> static __device__ __forceinline__ void wgmma_rs_new(float *d,
     }
 #else
     (void)d, (void)a, (void)b;
+#endif
+}
+
+/* D (64 x 64, f32) = A B, or += with `add`, in F8, A as wgmma_rs_f8 takes it. `add` is not known to the compiler, so that D stays in its registers. */
+static __device__ __forceinline__ void wgmma_rs_f8_if(float *d, const uint32_t *a, uint64_t b, int add)
+{
+#ifdef NRD_SM90A
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " REGS32 ", {%32,%33,%34,%35}, %36, p, 1, 1;\n"
+                 "}"
+                 : F32R(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+#else
+    (void)d, (void)a, (void)b, (void)add;
 #endif
 }
 

@@ -5,9 +5,10 @@
  *                                         more than 64 rows: linear_i8.cu
  *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 16, wide ones and
  *                                         those whose tiles of 64 rows run at once up to 32, 16-bit up to 8)
- *   types that only GPUs multiply         few rows, or deterministic: linear_packed.cu. More: F8_B128 by the library's products of
- *                                         blocks, x quantized in front of them, on Hopper; what it refuses, and the others, as
- *                                         bf16 in scratch memory, a piece of W after the other
+ *   types that only GPUs multiply         few rows, or deterministic: linear_packed.cu. More, on Hopper: F8_B128 by the library's products
+ *                                         of blocks, x quantized in front of them, or, from 1,537 rows on and in blocks of 128 x 128, by
+ *                                         linear_f8_blocks.cu; what both refuse, and the others, as bf16 in scratch memory, a
+ *                                         piece of W after the other
  *   deterministic                         the same in slices of 64 rows, one tile shape for all
  *   everything else                       cuBLASLt, a call for each run of parts that lie side by side
  *                                         in memory, then bias and softcap in one pass
@@ -333,8 +334,18 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
             }
             NRD_TRY(nrd_cuda_linear_packed(s, a, i, to, !fused));
         } else if (is_packed_layout(a->w[i]->layout)) {
-            const lt_problem p = problem_at(a, i, col, y_cols);
-            NRD_TRY(packed_product(s, a, &p, i));
+            bool done = false;
+            while (to < a->n_parts && same_packed(a->w[i], a->w[to])) {
+                to++;
+            }
+            if (a->w[i]->dtype == NRD_DTYPE_F8_B128) {
+                NRD_TRY(nrd_cuda_linear_f8_blocks(s, a, i, to, &done));
+            }
+            if (!done) {
+                const lt_problem p = problem_at(a, i, col, y_cols);
+                NRD_TRY(packed_product(s, a, &p, i));
+                to = i + 1;
+            }
         } else {
             lt_problem p = problem_at(a, i, col, y_cols);
             p.m = a->w[i]->rows;

@@ -18,6 +18,7 @@
 #include <mma.h>
 
 enum { TILE = 64, STEP = 32, THREADS = 128, PAD = 8 };
+enum { F8_BLOCKS_PAIRS = 4 }; /* an expert on average, from which on tiles of 128 of them are faster than what reads x in 16 bits */
 
 struct moe_linear_params {
     const int32_t *first, *token;
@@ -300,7 +301,7 @@ static nrd_error *product_unpacked(nrd_stream *s, const nrd_moe_linear_args *a, 
     return NULL;
 }
 
-/* Where a part's weights are in the layout of packed.cuh: one part after the other, unless the kernel of few takes several. */
+/* Where a part's weights are in the layout of packed.cuh: one part after the other, unless the kernel of few or that of F8 in blocks takes several. */
 static nrd_error *in_parts(nrd_stream *s, const nrd_moe_linear_args *a, int64_t y_stride)
 {
     const int64_t n_pairs = (int64_t)a->n_tokens * a->pairs.top_k;
@@ -309,21 +310,28 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_moe_linear_args *a, int64_t 
     int64_t y_off = 0;
 
     one.n_parts = 1;
-    if (!few && !a->x_sorted) {
-        NRD_TRY(nrd_cuda_moe_sort_rows(s, a, (size_t)a->w[0]->cols * 2, &one.x));
-        one.x_sorted = true;
-    }
     for (int i = 0; i < a->n_parts;) {
         const bool packed = is_packed_layout(a->w[i]->layout);
         int to = i + 1;
+        bool done = false;
         one.w[0] = a->w[i];
         one.bias[0] = a->bias[i];
-        if (packed && few) {
-            while (to < a->n_parts && is_packed_layout(a->w[to]->layout) && a->w[to]->dtype == a->w[i]->dtype) {
-                to++;
-            }
+        while (packed && to < a->n_parts && is_packed_layout(a->w[to]->layout) && a->w[to]->dtype == a->w[i]->dtype) {
+            to++;
+        }
+        if (packed && n_pairs >= F8_BLOCKS_PAIRS * (int64_t)a->pairs.n_experts) {
+            NRD_TRY(nrd_cuda_moe_linear_f8_blocks(s, a, i, to, y_stride, y_off, &done));
+        }
+        if (!done && packed && few) {
             NRD_TRY(nrd_cuda_moe_linear_packed(s, a, i, to));
-        } else {
+            done = true;
+        }
+        if (!done) {
+            to = i + 1;
+            if (!few && !one.x_sorted) {
+                NRD_TRY(nrd_cuda_moe_sort_rows(s, a, (size_t)a->w[0]->cols * 2, &one.x));
+                one.x_sorted = true;
+            }
             NRD_TRY(packed ? product_unpacked(s, &one, y_stride, y_off) : products(s, &one, y_stride, y_off));
         }
         while (i < to) {

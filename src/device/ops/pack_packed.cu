@@ -194,30 +194,11 @@ nrd_error *nrd_cuda_packed_unpack(nrd_stream *s, const nrd_weight *w, int64_t ro
 static __global__ void __launch_bounds__(256) quantize_kernel(const bf16 *x, int64_t all, int blocks, uint8_t *out, float *scales, int64_t pitch)
 {
     const int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x, block = i / 8;
-    float v[16] = {}, top = 0.0f;
+    uint32_t q[4];
 
     pdl_wait();
     pdl_go();
-    if (block < all) {
-        load8(x + i * 16, v);
-        load8(x + i * 16 + 8, v + 8);
-    }
-#pragma unroll
-    for (int k = 0; k < 16; k++) {
-        top = fmaxf(top, fabsf(v[k]));
-    }
-#pragma unroll
-    for (int o = 4; o > 0; o >>= 1) {
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, o));
-    }
-    const float scale = f8_scale(top), inverse = fminf(1.0f / scale, 3.4e38f);
-    uint32_t q[4];
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const float *f = v + k * 4;
-        q[k] = __nv_cvt_float2_to_fp8x2(make_float2(f[0] * inverse, f[1] * inverse), __NV_SATFINITE, __NV_E4M3) |
-               (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(f[2] * inverse, f[3] * inverse), __NV_SATFINITE, __NV_E4M3) << 16;
-    }
+    const float scale = f8_group(x + i * 16, block < all, q);
     if (block < all) {
         *(uint4 *)(out + i * 16) = make_uint4(q[0], q[1], q[2], q[3]);
         if (threadIdx.x % 8 == 0) {

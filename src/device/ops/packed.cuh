@@ -76,6 +76,12 @@ nrd_error *nrd_cuda_packed_unpack(nrd_stream *s, const nrd_weight *w, int64_t ro
  * scales[block * pitch + row]. */
 nrd_error *nrd_cuda_packed_quantize(nrd_stream *s, const void *x, int64_t n, int64_t cols, void *out, float *scales, int64_t pitch);
 
+/* linear_f8_blocks.cu: x, bf16, times parts from .. to of `a`, F8_B128 in blocks of 128 x 128, without bias and cap; x is rounded to F8 in scratch
+ * memory. false in *done: not for these, nothing has happened. */
+nrd_error *nrd_cuda_linear_f8_blocks(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool *done);
+/* The same of experts; columns of part `from` begin at y_off. */
+nrd_error *nrd_cuda_moe_linear_f8_blocks(nrd_stream *s, const nrd_moe_linear_args *a, int from, int to, int64_t y_stride, int64_t y_off, bool *done);
+
 /* linear_packed.cu: x, bf16, times parts from .. to of `a`, which are of one type in this layout, into their columns of y;
  * `plain`: no bias, no cap. Sums do not depend on the number of tokens. */
 nrd_error *nrd_cuda_linear_packed(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool plain);
@@ -131,6 +137,33 @@ enum { E2M1_UP = 256 };
 static __device__ __forceinline__ uint32_t e2m1_scale(uint32_t byte)
 {
     return mul_bf16x2(mul_bf16x2(e4m3_as_bf16(byte << 8 | byte << 24), TWO_TO_120), TWO_TO_118);
+}
+
+/* Of a group of 128 numbers that eight neighbouring lanes hold, 16 each from x on: this lane's as F8, and the group's scale. */
+static __device__ __forceinline__ float f8_group(const bf16 *x, bool is_there, uint32_t *q)
+{
+    float v[16] = {}, top = 0.0f;
+
+    if (is_there) {
+        load8(x, v);
+        load8(x + 8, v + 8);
+    }
+#pragma unroll
+    for (int k = 0; k < 16; k++) {
+        top = fmaxf(top, fabsf(v[k]));
+    }
+#pragma unroll
+    for (int o = 4; o > 0; o >>= 1) {
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, o));
+    }
+    const float scale = f8_scale(top), inverse = fminf(1.0f / scale, 3.4e38f);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const float *f = v + k * 4;
+        q[k] = __nv_cvt_float2_to_fp8x2(make_float2(f[0] * inverse, f[1] * inverse), __NV_SATFINITE, __NV_E4M3) |
+               (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(f[2] * inverse, f[3] * inverse), __NV_SATFINITE, __NV_E4M3) << 16;
+    }
+    return scale;
 }
 
 static __constant__ float nf4_table[16] = NRD_NF4_VALUES, fp4_table[16] = NRD_FP4_VALUES;
