@@ -188,20 +188,20 @@ static nrd_error *wq_launch(nrd_stream *s, const wq_params &p, const wq_plan &pl
 /* ---- up to 4 rows: integers ---- */
 
 /* p.n_units: row groups of 16. *done = false: x leaves too little room. */
-template <int BITS, int META, int T> static nrd_error *int_launch(nrd_stream *s, wq_params &p, bool *done)
+template <int META, int T> static nrd_error *int_launch(nrd_stream *s, wq_params &p, bool *done)
 {
     const int blocks = std::min(s->dev->n_sm, p.n_units);
 
     p.w_stages = INT_STAGES;
     p.splits = (p.n_units + blocks - 1) / blocks / INT_WARPS + 2;
-    const size_t smem = int_smem(wq_chunk(BITS, META), p.w_stages, p.k_chunks, T, p.splits);
+    const size_t smem = int_smem(wq_chunk(4, META), p.w_stages, p.k_chunks, T, p.splits);
     *done = smem <= WHOLE_SM;
-    return *done ? launch_cluster(s, linear_wq_int_kernel<BITS, META, T>, dim3(1), dim3((unsigned)blocks), dim3(INT_WARPS * 32), smem, p)
+    return *done ? launch_cluster(s, linear_wq_int_kernel<META, T>, dim3(1), dim3((unsigned)blocks), dim3(INT_WARPS * 32), smem, p)
                  : NULL;
 }
 
 /* *done = false: not for this shape. */
-template <int BITS, int META> static nrd_error *int_run(nrd_stream *s, wq_params &p, bool *done)
+template <int META> static nrd_error *int_run(nrd_stream *s, wq_params &p, bool *done)
 {
     const int n_sm = s->dev->n_sm;
     int tiles = 0;
@@ -215,9 +215,9 @@ template <int BITS, int META> static nrd_error *int_run(nrd_stream *s, wq_params
     if ((tiles + n_sm - 1) / n_sm * n_sm * 3 > tiles * 4 || (p.n_tokens > 1 && tiles < 4 * n_sm)) {
         return NULL;
     }
-    return p.n_tokens == 1   ? int_launch<BITS, META, 1>(s, p, done)
-           : p.n_tokens == 2 ? int_launch<BITS, META, 2>(s, p, done)
-                             : int_launch<BITS, META, 4>(s, p, done);
+    return p.n_tokens == 1   ? int_launch<META, 1>(s, p, done)
+           : p.n_tokens == 2 ? int_launch<META, 2>(s, p, done)
+                             : int_launch<META, 4>(s, p, done);
 }
 
 /* The tile of tokens, and which blocks there are for it. */
@@ -236,7 +236,7 @@ static nrd_error *wq_run(nrd_stream *s, wq_params &p, const nrd_weight *const *w
 
     if constexpr (BITS == 4) {
         if (!deterministic && p.n_tokens <= INT_TOKENS) {
-            NRD_TRY((int_run<BITS, META>(s, p, &done)));
+            NRD_TRY(int_run<META>(s, p, &done));
         }
     }
     if (done) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * linear_wq_int.cuh - up to 4 rows of x and weights of 4 bits (or 8): integers times integers. Part of linear_wq.cu.
+ * linear_wq_int.cuh - up to 4 rows of x and weights of 4 bits: integers times integers. Part of linear_wq.cu.
  *
  * Work      x becomes integers of 16 bits with a power of two for each group of 32 columns, so that
  *           the largest of a group keep all their bits, and two columns of 8 bits of mma.m16n8k32 (high
@@ -59,9 +59,7 @@ template <int META> static __device__ __forceinline__ int entry_at(int row, int 
 /* Scale and offset that lie at `at`; of_row: those of a row of WQ_K. */
 template <int META> static __device__ __forceinline__ float2 int_entry(const char *at, float2 of_row)
 {
-    if constexpr (META == WQ_ROW) {
-        return make_float2(1.0f, 0.0f);
-    } else if constexpr (META == WQ_S) {
+    if constexpr (META == WQ_S) {
         return make_float2(__half2float(*(const __half *)at), 0.0f);
     } else if constexpr (META == WQ_M) {
         return wq_halves(*(const uint32_t *)at);
@@ -92,10 +90,10 @@ static __device__ __forceinline__ void store_one(const wq_params &a, int tile, i
     }
 }
 
-template <int BITS, int META, int T> struct int_block {
-    static constexpr int CHUNK = wq_chunk(BITS, META), CODES = WQ_ROWS * WQ_COLS * BITS / 8;
-    static constexpr float ZERO = BITS == 8 ? -128.0f : META == WQ_S ? -8.0f : 0.0f; /* the code of zero */
-    static constexpr float TIMES = BITS == 4 ? 16.0f : 1.0f; /* of rows g + 8 */
+template <int META, int T> struct int_block {
+    static constexpr int CHUNK = wq_chunk(4, META), CODES = WQ_ROWS * WQ_COLS / 2;
+    static constexpr float ZERO = META == WQ_S ? -8.0f : 0.0f; /* the code of zero */
+    static constexpr float TIMES = 16.0f; /* of rows g + 8 */
     static constexpr int GROUPS = 4 / T, SETS = 8 / GROUPS; /* groups that are multiplied at once; of these in a chunk */
 
     const wq_params &a;
@@ -224,18 +222,12 @@ template <int BITS, int META, int T> struct int_block {
         return __byte_perm(__byte_perm(n[0], n[2], 0x0040), __byte_perm(n[1], n[3], 0x0040), 0x5410);
     }
 
-    /* A group's left operand. 4 bits: rows g + 8 are 16 times what they should be, see TIMES. */
-    static __device__ __forceinline__ void take_codes(uint32_t (&op)[4], const uint4 (&q)[BITS], int group)
+    /* A group's left operand: rows g + 8 are 16 times what they should be, see TIMES. */
+    static __device__ __forceinline__ void take_codes(uint32_t (&op)[4], const uint4 (&q)[4], int group)
     {
-        if constexpr (BITS == 4) {
-            const uint4 w = q[group / 2];
-            const uint32_t w0 = group % 2 ? w.z : w.x, w1 = group % 2 ? w.w : w.y;
-            op[0] = w0 & 0x0f0f0f0fu, op[1] = w0 & 0xf0f0f0f0u, op[2] = w1 & 0x0f0f0f0fu, op[3] = w1 & 0xf0f0f0f0u;
-        } else {
-            const uint4 w = q[group];
-            op[0] = __byte_perm(w.x, w.y, 0x6240), op[1] = __byte_perm(w.x, w.y, 0x7351);
-            op[2] = __byte_perm(w.z, w.w, 0x6240), op[3] = __byte_perm(w.z, w.w, 0x7351);
-        }
+        const uint4 w = q[group / 2];
+        const uint32_t w0 = group % 2 ? w.z : w.x, w1 = group % 2 ? w.w : w.y;
+        op[0] = w0 & 0x0f0f0f0fu, op[1] = w0 & 0xf0f0f0f0u, op[2] = w1 & 0x0f0f0f0fu, op[3] = w1 & 0xf0f0f0f0u;
     }
 
     /* The warp's share of the products. */
@@ -255,11 +247,11 @@ template <int BITS, int META, int T> struct int_block {
 
 #pragma unroll 1
         for (int i = 0; i < n_chunks; i++) {
-            uint4 q[BITS];
+            uint4 q[4];
             float2 e[SETS][2];
             mbar_wait(bar, parity);
 #pragma unroll
-            for (int j = 0; j < BITS; j++) {
+            for (int j = 0; j < 4; j++) {
                 q[j] = *(const uint4 *)(raw + codes + j * 512);
             }
 #pragma unroll
@@ -347,12 +339,12 @@ template <int BITS, int META, int T> struct int_block {
 };
 
 /* a: n_units row groups, of each warp w_stages of its ring and `splits` places for sums. */
-template <int BITS, int META, int T>
+template <int META, int T>
 static __global__ void __launch_bounds__(INT_WARPS * 32, 1) linear_wq_int_kernel(const __grid_constant__ wq_params a)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* launched on 9.0 only */
     extern __shared__ char raw[];
-    int_block<BITS, META, T> b(a, raw);
+    int_block<META, T> b(a, raw);
 
     if (b.lane == 0) {
 #pragma unroll 1
