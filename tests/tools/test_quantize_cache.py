@@ -214,7 +214,7 @@ def test_a_head_that_goes_far_costs_the_others_nothing(tmp_path):
 @pytest.mark.parametrize("keys, shape, why", [
     ([1, 1, 1], (3,), "self_attn.k_scale' has 3 scales; expected one, or one for each of 2 heads of keys"),
     ([1, 1], (1, 2), "self_attn.k_scale' has 2 scales"),
-    ([2, np.nan], (2,), "kv_cache_range must be above 0, got nan"),
+    ([2, np.nan], (2,), "tensor 'model.layers.0.self_attn.k_scale': number 1 is not finite"),
     ([2, 0], (2,), "kv_cache_range must be above 0, got 0"),
     ([-1, 2], (2,), "kv_cache_range must be above 0, got -448")])
 def test_wrong_scales_of_heads_are_refused(tmp_path, keys, shape, why):
@@ -233,7 +233,7 @@ def test_what_cannot_be_is_refused(tmp_path):
     file = next(f for f in (tmp_path / "q").glob("*.safetensors") if "model.layers.1.self_attn.k_scale" in tensors_of(f))
     overwrite(file, "model.layers.1.self_attn.k_scale", np.full(1, np.nan, np.float32))
     said = run("eval", tmp_path / "q", "--tokens", os.devnull, "--out", tmp_path / "o", "--kv_dtype", "int8", status=1)
-    assert "transformer.layers.1.attention.kv_cache_range must be above 0, got nan" in said
+    assert "tensor 'model.layers.1.self_attn.k_scale': number 0 is not finite" in said
 
 
 def test_compare_py_makes_a_table_of_accuracy_and_speed(tmp_path):
