@@ -58,6 +58,18 @@ template <> __device__ __forceinline__ int8_t from_f<int8_t>(float v)
     return (int8_t)fminf(127.0f, fmaxf(-127.0f, rintf(v)));
 }
 
+/* y[at] = v; y of bf16, fp16 or else float32. */
+static __device__ __forceinline__ void store_as(void *y, int dtype, int64_t at, float v)
+{
+    if (dtype == NRD_DTYPE_BF16) {
+        ((bf16 *)y)[at] = from_f<bf16>(v);
+    } else if (dtype == NRD_DTYPE_F16) {
+        ((f16 *)y)[at] = from_f<f16>(v);
+    } else {
+        ((float *)y)[at] = v;
+    }
+}
+
 /* Eight consecutive elements; p is aligned to their size (16 bytes at least for 16-bit types). */
 template <typename T> static __device__ __forceinline__ void load8(const T *p, float *v)
 {

@@ -198,13 +198,7 @@ static __device__ __forceinline__ void store_one(const packed_params &a, int par
     if (a.softcap > 0.0f) {
         v = a.softcap * tanhf(v / a.softcap);
     }
-    if (a.y_dtype == NRD_DTYPE_BF16) {
-        ((bf16 *)a.y)[at] = from_f<bf16>(v);
-    } else if (a.y_dtype == NRD_DTYPE_F16) {
-        ((f16 *)a.y)[at] = from_f<f16>(v);
-    } else {
-        ((float *)a.y)[at] = v;
-    }
+    store_as(a.y, a.y_dtype, at, v);
 }
 
 /* A block has MT x 16 rows of W and NT x 8 tokens; AHEAD steps of W are under way in each warp. */

@@ -81,13 +81,7 @@ static __device__ __forceinline__ void store_one(const wq_params &a, int tile, i
     }
     const int64_t at = (int64_t)token * a.ldy + a.y_off[part] + row;
     v = finish(a, load_consts(a, part, row), v);
-    if (a.y_dtype == NRD_DTYPE_BF16) {
-        ((bf16 *)a.y)[at] = from_f<bf16>(v);
-    } else if (a.y_dtype == NRD_DTYPE_F16) {
-        ((f16 *)a.y)[at] = from_f<f16>(v);
-    } else {
-        ((float *)a.y)[at] = v;
-    }
+    store_as(a.y, a.y_dtype, at, v);
 }
 
 template <int META, int T> struct int_block {
