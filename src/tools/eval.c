@@ -326,11 +326,10 @@ static nrd_error *eval_with_tokenizer(nrd_exec *x, const options *o, const char 
 
 /* ---- models ---- */
 
-static nrd_error *open_exec(options *o, const char *path, nrd_model_path *m, nrd_exec **x)
+static nrd_error *open_exec(const options *o, const nrd_model_path *m, nrd_exec **x)
 {
     nrd_exec_config c;
 
-    NRD_TRY(nrd_exec_options_open(&o->exec, path, m));
     nrd_exec_config_init(&c);
     NRD_TRY(nrd_exec_options_apply(&o->exec, &c));
     c.tokenizer_dir = m->tokenizer; /* a draft model's is compared with it */
@@ -352,7 +351,7 @@ static bool same_ids(const nrd_qtexts *a, const nrd_qtexts *b)
     return a->ids.n == b->ids.n && memcmp(a->ids.ids, b->ids.ids, a->ids.n * sizeof *a->ids.ids) == 0;
 }
 
-/* One model after the other, since both might not fit. */
+/* One model after the other, since both might not fit. Both cut the text before either reads it, which takes long. */
 static nrd_error *compare(const char *path, options *o)
 {
     nrd_error *err = NULL;
@@ -362,23 +361,28 @@ static nrd_error *compare(const char *path, options *o)
     nrd_qtexts texts[2] = {{.n = 0}};
     nrd_qmeasure measured = {0};
     nrd_str said = {0};
-    const char *paths[2] = {path, o->compare};
+    const char *paths[2] = {path, o->compare}, *adapters[2] = {o->exec.lora_dir, o->compare_lora};
     nrd_exec_info info = {.size = sizeof info};
     size_t window = (size_t)(o->window > 1 ? o->window : COMPARED_WINDOW);
     uint64_t lora_id = 0;
 
     for (int i = 0; i < 2; i++) {
-        o->exec.lora_dir = i ? o->compare_lora : o->exec.lora_dir;
-        NRD_TRY_GOTO(open_exec(o, paths[i], &m[i], &x), err, done);
-        nrd_exec_get_info(x, &info);
-        window = i == 0 && window > (size_t)info.max_seq_len ? (size_t)info.max_seq_len : window;
+        NRD_TRY_GOTO(nrd_exec_options_open(&o->exec, paths[i], &m[i]), err, done);
+    }
+    NRD_TRY_GOTO(open_exec(o, &m[0], &x), err, done);
+    nrd_exec_get_info(x, &info);
+    window = window > (size_t)info.max_seq_len ? (size_t)info.max_seq_len : window;
+    for (int i = 0; i < 2; i++) {
         NRD_TRY_GOTO(open_texts(&texts[i], o, o->tokenizer_dir ? o->tokenizer_dir : m[i].tokenizer, window, &t[i]), err, done);
-        if (i == 0) {
-            NRD_TRY_GOTO(nrd_qmeasure_init(&measured, &texts[0]), err, done);
-        } else if (!same_ids(&texts[0], &texts[1])) {
-            err = nrd_errorf(NRD_ERR_INVALID_ARG, "--compare: '%s' cuts the text into other tokens than '%s'", paths[1], paths[0]);
-            goto done;
-        }
+    }
+    if (!same_ids(&texts[0], &texts[1])) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "--compare: '%s' cuts the text into other tokens than '%s'", paths[1], paths[0]);
+        goto done;
+    }
+    NRD_TRY_GOTO(nrd_qmeasure_init(&measured, &texts[0]), err, done);
+    for (int i = 0; i < 2; i++) {
+        o->exec.lora_dir = adapters[i];
+        NRD_TRY_GOTO(x ? NULL : open_exec(o, &m[i], &x), err, done);
         NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, x, &lora_id), err, done);
         NRD_TRY_GOTO(nrd_qmeasure_read(&measured, x, lora_id, i == 1, i ? "second" : "first"), err, done);
         nrd_exec_close(x);
@@ -408,7 +412,8 @@ static nrd_error *run(const char *path, options *o)
     if (o->compare) {
         return compare(path, o);
     }
-    NRD_TRY_GOTO(open_exec(o, path, &m, &x), err, done);
+    NRD_TRY_GOTO(nrd_exec_options_open(&o->exec, path, &m), err, done);
+    NRD_TRY_GOTO(open_exec(o, &m, &x), err, done);
     NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, x, &o->lora_id), err, done);
     const char *tokenizer = o->tokenizer_dir ? o->tokenizer_dir : m.tokenizer;
     if (o->tokens) {
