@@ -160,6 +160,33 @@ static const nrd_src_tensor *lookup_expert(nrd_plan *p, const char *pattern, int
     return nrd_plan_lookup(p, name, layer);
 }
 
+/* MLX has a tensor [experts, out, in] for each of a layer's matrices, whatever the family's own files have: switch_mlp.gate_proj for
+ * "experts.#.w1" and for the half of "experts.gate_up_proj" that is wanted, of gpt-oss experts.gate_proj. NULL: it is not there. */
+static const nrd_src_tensor *lookup_mlx(nrd_plan *p, nrd_plan_job *j)
+{
+    static const uint32_t first = NRD_RULE_FIRST_HALF | NRD_RULE_EVEN_ROWS, second = NRD_RULE_SECOND_HALF | NRD_RULE_ODD_ROWS;
+    static const char *const groups[] = {"switch_mlp", "experts"};
+    const char *pattern = j->rule->src[0], *at = strstr(pattern, "experts.");
+    const nrd_src_tensor *t = NULL;
+    char name[NRD_PLAN_MAX_NAME];
+
+    at = at ? at : strstr(pattern, "input_linear."); /* Granite's */
+    at = at ? at : strstr(pattern, "output_linear.");
+    if (!at) {
+        return NULL;
+    }
+    const bool is_gate = (j->flags & first) || strstr(at, ".gate_proj") || strstr(at, ".w1");
+    const bool is_up = !is_gate && ((j->flags & second) || strstr(at, ".up_proj") || strstr(at, ".w3"));
+    const char *module = is_gate ? "gate_proj" : is_up ? "up_proj" : "down_proj";
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0] && !t; i++) {
+        snprintf(name, sizeof name, "%.*s%s.%s.%s", (int)(at - pattern), pattern, groups[i], module,
+                 j->need->cols == NRD_DIM_ONE ? "bias" : "weight");
+        t = nrd_plan_lookup(p, name, j->layer);
+    }
+    j->flags &= t ? ~(first | second | NRD_RULE_TRANSPOSE) : ~0U;
+    return t;
+}
+
 /* One of `n` matrices or vectors that lie in a source behind each other. */
 static nrd_src_tensor one_of(const nrd_src_tensor *all, int32_t i, int32_t n, bool is_vector)
 {
@@ -184,7 +211,8 @@ static nrd_error *find_experts(nrd_plan *p, nrd_plan_job *j)
     const int32_t n = p->spec.moe.n_experts;
     const char *pattern = j->rule->src[0];
     const bool each = strchr(pattern, '#') != NULL, is_vector = j->need->cols == NRD_DIM_ONE;
-    const nrd_src_tensor *all = each ? NULL : nrd_plan_lookup(p, pattern, j->layer);
+    const nrd_src_tensor *all = each && lookup_expert(p, pattern, j->layer, 0) ? NULL : lookup_mlx(p, j);
+    all = all || each ? all : nrd_plan_lookup(p, pattern, j->layer);
     if (all && all->packed) { /* readers give [out, in], whatever the family's own files have */
         j->flags &= ~(uint32_t)NRD_RULE_TRANSPOSE;
     }

@@ -4,6 +4,7 @@ ranks, notes about what is unpacked, and that a folder that lies is refused by t
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -46,10 +47,10 @@ TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q
          "gptq-p-3": "q4_0", "gptq-p-4": "q4_0", "gptq-p-5": "q5_0", "gptq-p-6": "q8_0", "gptq-p-7": "q8_0", "gptq-p-8": "q8_0",
          "gptq-8-row": "int8", "gptq-4-row": "q4_0", "gptq-4-order": "q4_0", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
          "auto-round": "q4_0", "auto-round-asym": "q4_1", "auto-round-awq": "q4_1", "auto-round-5": "q5_0", "auto-round-mxfp4": "q5_0",
-         "hqq-4": "q4_1", "hqq-2": "q4_1", "hqq-8": "float16", "hqq-3-columns": "float16", "bitnet": "q4_0", "bitnet-auto": "q4_0",
+         "hqq-4": "q4_1", "hqq-2": "q4_1", "hqq-5": "q5_1", "hqq-8": "float16", "hqq-3-columns": "float16", "bitnet": "q4_0", "bitnet-auto": "q4_0",
          "torchao-int8": "int8", "torchao-fp8": "fp8", "torchao-intx": "q4_1", "torchao-floats": "q4_1",
          "quark-int4": "q4_0", "quark-uint4": "q4_1", "quark-int8": "int8", "quark-fp8": "fp8", "quark-fp8-blocks": "fp8_b128", "quark-mxfp4": "q5_0",
-         "mlx-2": "q4_1", "mlx-3": "q4_1", "mlx-4": "q4_1", "mlx-5": "float16", "mlx-6": "float16", "mlx-8": "float16", "mlx-mxfp4": "q5_0", "mlx-mxfp8": "mxfp8",
+         "mlx-2": "q4_1", "mlx-3": "q4_1", "mlx-4": "q4_1", "mlx-5": "q5_1", "mlx-6": "float16", "mlx-8": "float16", "mlx-mxfp4": "q5_0", "mlx-mxfp8": "mxfp8",
          "fp8": "fp8_b128", "fp8-tensor": "fp8", "fbgemm": "fp8", "mxfp8": "mxfp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "q4_0", "ct-8": "q8_0",
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "nvfp4", "ct-mxfp4": "q5_0",
          "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0", "modelopt-w4a8-nvfp4": "nvfp4", "modelopt-w4a8-mxfp4": "q5_0", "modelopt-fp8-blocks": "fp8_b128", "modelopt-fp8-real": "fp8_b128",
@@ -73,11 +74,11 @@ def logprobs(folder, tmp_path):
     return np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:])
 
 
-@pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7", "auto-round-5", "hqq-2", "hqq-8", "mlx-2", "mlx-3", "mlx-5", "mlx-6", "mlx-8"])
+@pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7", "auto-round-5", "hqq-2", "hqq-5", "hqq-8", "mlx-2", "mlx-3", "mlx-5", "mlx-6", "mlx-8"])
 def test_bits_that_no_golden_has_mean_their_numbers(recipe, tmp_path):
     """Beside a folder of the floats that they stand for."""
     meant = write(tmp_path / "q", recipe, dtype="float32")
-    check_numbers(tmp_path, meant, 2e-2 if recipe in ("hqq-2", "mlx-2", "mlx-3") else 1e-4)
+    check_numbers(tmp_path, meant, 2e-2 if recipe in ("hqq-2", "hqq-5", "mlx-2", "mlx-3", "mlx-5") else 1e-4)
 
 
 def check_numbers(tmp_path, meant, tolerance):
@@ -117,6 +118,74 @@ def test_mlx_has_quantized_embeddings_and_modules_with_bits_of_their_own(tied, t
     assert np.ptp(said[1]) > 1
     types = types_of(tmp_path / "q")
     assert types["model.embed_tokens.weight"] == "q4_1" and types[f"{LAYER}.weight"] == "q4_1"
+
+
+def mlx_experts(tensors, own, kind):
+    """What mlx-lm makes of a layer's experts: a tensor of all for each matrix. Returns the folder's tensors and what they mean."""
+    stored, meant, stacks = {}, dict(tensors), {}
+    places = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+    for name, x in tensors.items():
+        each = re.fullmatch(r"(.*)\.experts\.(\d+)\.(\w+)\.weight", name)
+        if each:
+            stacks.setdefault(f"{each[1]}.switch_mlp.{places.get(each[3], each[3])}", []).append((name, x))
+        elif ".experts.gate_up_proj" in name:  # gpt-oss: [experts, in, 2 out], columns by turns
+            stem, is_bias = name.split("gate_up_proj")[0], name.endswith("_bias")
+            for i, part in enumerate(("gate_proj", "up_proj")):
+                if is_bias:
+                    stored[f"{stem}{part}.bias"] = x[:, i::2]
+                else:
+                    stacks[stem + part] = [((name, e, i), m[:, i::2].T) for e, m in enumerate(x)]
+        elif ".experts.down_proj" in name:
+            if name.endswith("_bias"):
+                stored[name.replace("_bias", ".bias")] = x
+            else:
+                stacks[name] = [((name, e), m.T) for e, m in enumerate(x)]
+        elif name.endswith("_linear.weight"):  # Granite: [experts, out, in], gate over up
+            stem, half = name.rsplit(".", 2)[0], x.shape[1] // 2
+            parts = {"down_proj": slice(None)} if "output" in name else {"gate_proj": slice(half), "up_proj": slice(half, None)}
+            for part, rows in parts.items():
+                stacks[f"{stem}.switch_mlp.{part}"] = [((name, e, rows), m[rows]) for e, m in enumerate(x)]
+        else:
+            stored[name] = x
+    for stem, matrices in stacks.items():
+        made = []
+        for place, x in matrices:
+            w = quantized.weight_of(stem, x, own)
+            made.append(quantized.mlx(stem, w, kind))
+            if isinstance(place, str):
+                meant[place] = w.dequantized()
+                continue
+            name, e, *part = place
+            meant[name] = meant[name].copy() if e == 0 else meant[name]
+            if part and isinstance(part[0], slice):
+                meant[name][e][part[0]] = w.dequantized()
+            else:
+                meant[name][e][:, slice(part[0], None, 2) if part else slice(None)] = w.dequantized().T
+        stored.update({k: np.stack([m[k] for m in made]) for k in made[0]})
+    return stored, meant
+
+
+@pytest.mark.parametrize("arch, recipe, kept", [("qwen3_moe", "mlx-4", "q4_1"), ("mixtral", "mlx-4", "q4_1"), ("granitemoe", "mlx-5", "q5_1"),
+                                                ("gpt_oss-32", "mlx-mxfp4", "mxfp4"), ("qwen3_moe", "mlx-mxfp8", "mxfp8")])
+def test_mlx_has_a_tensor_of_all_experts(arch, recipe, kept, tmp_path):
+    spec, wide = SPECS[arch], {72: 96, 54: 64, 24: 32, 90: 96, 180: 192} if arch != "gpt_oss-32" else {}
+    rng, kind = np.random.default_rng(7), {**quantized.RECIPES[recipe]}
+    kind.update({"group": 32} if "bits" in kind else {})
+    tensors = {name: (x.mean() + x.std() * rng.standard_normal([wide.get(n, n) for n in x.shape])).astype(np.float32) if wide else x
+               for name, x in weights.build(spec).items()}
+    stored, meant = mlx_experts(tensors, kind, kind)
+    config = {k: wide.get(v, v) if k.endswith(("_size", "head_dim")) else v for k, v in make_model.config_json(spec, "float32").items()}
+    for folder, numbers, more in (("q", stored, {"quantization": quantized.mlx_config(kind)}), ("f", meant, {})):
+        (tmp_path / folder).mkdir()
+        hf_folder.write_safetensors(tmp_path / folder / "model.safetensors", make_model.stored_tensors(spec, numbers), "float32")
+        hf_folder.write_json(tmp_path / folder / "config.json", {**config, **more})
+    done = run("build", tmp_path / "q", "-o", tmp_path / "rows", "--device", "rows")
+    assert done.returncode == 0, done.stderr
+    types = {name.rsplit("experts.")[-1]: kind for name, kind in types_of(tmp_path / "rows").items() if ".1.mlp.experts." in name and "bias" not in name}
+    assert types == dict.fromkeys(("fc.weight", "gate.weight", "proj.weight"), kept)
+    said = [logprobs(tmp_path / folder, tmp_path) for folder in ("q", "f")]
+    assert np.abs(said[0] - said[1]).max() < 0.02, np.abs(said[0] - said[1]).max()
+    assert np.ptp(said[1]) > 1
 
 
 @pytest.mark.parametrize("recipe", ["auto-round", "gptq-4-asym", "gptq-8", "gptq-8-row", "ct-4-act"])
@@ -641,7 +710,8 @@ LIES = [
     ("mlx-4", put("weight", lambda x: x[1:]), f"'{LAYER}.scales' has shape [256, 8], expected [255, 8]"),
     ("mlx-4", put("weight", lambda x: x[:, 1:]), f"'{LAYER}.scales' has 8 groups; 504 columns of 4 bits in groups of 64 have 7"),
     ("mlx-4", put("weight", lambda x: x.view(np.int32)), f"'{LAYER}.weight' has type I32, expected U32"),
-    ("mlx-4", put("weight", lambda x: x[None]), f"'{LAYER}.weight' has 3 dimensions; experts of MLX that are stacked (switch_mlp) are not read"),
+    ("mlx-4", put("weight", lambda x: x[None, None]), f"'{LAYER}.weight' has 4 dimensions, expected [out, words] or [experts, out, words]"),
+    ("mlx-4", put("scales", lambda x: x[None, :-1]), f"'{LAYER}.scales' has shape "),
     ("mlx-4", put("scales", at((2, 3), np.nan)), f"'{LAYER}.scales' has the scale nan for row 2, group 3"),
     ("mlx-4", put("biases", at((2, 3), np.inf)), f"'{LAYER}.biases' gives row 2, group 3 no finite number"),
     ("mlx-4", put("biases", lambda x: x[:, 1:]), f"'{LAYER}.biases' has shape [256, 7], expected [256, 8]"),

@@ -192,7 +192,7 @@ class Hqq:
 
     def packed(self):
         """Words of numbers that lie apart, the first in the upper bits."""
-        per_word, top = (10, 27) if self.bits == 3 else (8 // self.bits, 8 - self.bits)
+        per_word, top = (10, 27) if self.bits == 3 else (1, 0) if self.bits > 4 else (8 // self.bits, 8 - self.bits)
         step = -(-len(self.codes) // per_word)
         padded = np.zeros((step * per_word, self.codes.shape[1]), np.int64)
         padded[:len(self.codes)] = self.codes
@@ -642,6 +642,7 @@ RECIPES = {
     "hqq-4": {"form": "hqq", "bits": 4, "group": 64, "axis": 1},
     "hqq-2": {"form": "hqq", "bits": 2, "group": 32, "axis": 1},
     "hqq-3-columns": {"form": "hqq", "bits": 3, "group": 64, "axis": 0},
+    "hqq-5": {"form": "hqq", "bits": 5, "group": 64, "axis": 1},
     "hqq-8": {"form": "hqq", "bits": 8, "group": 128, "axis": 1},
     "bitnet": {"form": "bitnet"},
     "bitnet-auto": {"form": "bitnet", "multiplies": True},

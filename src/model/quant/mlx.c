@@ -6,7 +6,10 @@
  *   mxfp4   weight U32 [out, in / 8]: E2M1, lowest bits first; scales U8 (E8M0) [out, in / 32]
  *   mxfp8   weight U32 [out, in / 4]: E4M3; scales likewise
  *   nvfp4   weight U32 [out, in / 8]: E2M1; scales U8 (E4M3) [out, in / 16]
- * Source: what mlx 0.32's quantize gives. */
+ * Experts of a layer (switch_mlp) are one tensor, with a dimension in front: one matrix below the other here, which model/plan_sources.c
+ * finds where its family has a module for each.
+ * Source: what mlx 0.32's quantize gives; mlx-lm 0.28, models/switch_layers.py. */
+#include "base/mem.h"
 #include "model/quant/quant.h"
 
 #include <string.h>
@@ -29,11 +32,29 @@ static nrd_scale_and_min affine_of(const nrd_quant_weight *w, int64_t row, int64
     return (nrd_scale_and_min){nrd_quant_element(&w->scales, i), nrd_quant_element(&w->more[BIASES], i)};
 }
 
+/* [experts, out, n] becomes [experts * out, n]. */
+static nrd_error *as_rows(nrd_src_tensor *t)
+{
+    size_t rows;
+
+    if (!t->data || t->n_dims != 3) {
+        return NULL; /* two, or what nrd_quant_shape refuses */
+    }
+    if (!nrd_size_mul((size_t)t->dims[0], (size_t)t->dims[1], &rows) || rows > INT32_MAX) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %lld x %lld rows", t->name, (long long)t->dims[0], (long long)t->dims[1]);
+    }
+    t->dims[0] = (int64_t)rows;
+    t->dims[1] = t->dims[2];
+    t->n_dims = 2;
+    return NULL;
+}
+
 static nrd_error *weight_affine(nrd_quant *q, const char *stem, int64_t bits, int64_t group_size, nrd_quant_weight *w)
 {
     const int64_t words = w->codes.dims[1], groups = w->scales.dims[1];
 
     NRD_TRY(nrd_quant_take(q, stem, ".biases", w, &w->more[BIASES]));
+    NRD_TRY(as_rows(&w->more[BIASES]));
     w->zeros = w->more[BIASES]; /* by which messages name them */
     w->rows = w->codes.dims[0];
     if (words < 1 || words > INT32_MAX || words * 32 % bits) {
@@ -54,8 +75,8 @@ static nrd_error *weight_affine(nrd_quant *q, const char *stem, int64_t bits, in
     return nrd_quant_shape(&w->more[BIASES], NRD_DTYPE_NONE, w->rows, groups);
 }
 
-/* Floats: the words are bytes of pairs, or of numbers. */
-static nrd_error *weight_floats(nrd_quant *q, const char *mode, nrd_quant_weight *w)
+/* Floats: the words are bytes of pairs, or of numbers. MXFP4 is multiplied as it is where it is experts'. */
+static nrd_error *weight_floats(nrd_quant *q, const char *mode, bool are_experts, nrd_quant_weight *w)
 {
     const nrd_quant_settings by_shape = {0};
 
@@ -70,6 +91,7 @@ static nrd_error *weight_floats(nrd_quant *q, const char *mode, nrd_quant_weight
     }
     w->codes.dtype = NRD_DTYPE_U8;
     NRD_TRY(nrd_quant_take_fp4(w));
+    w->is_mxfp4 = are_experts && !strcmp(mode, "mxfp4") && w->cols % 32 == 0 && w->scales.dims[1] == w->cols / 32;
     if (!strcmp(mode, "nvfp4") && w->scales.dtype == NRD_DTYPE_U8) {
         w->scales.dtype = NRD_DTYPE_F8_E4M3;
     }
@@ -94,9 +116,12 @@ static nrd_error *weight_mlx(nrd_quant *q, const char *stem, nrd_quant_weight *w
     if (strcmp(w->codes.type_name, "U32") != 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has type %s, expected U32", w->codes.name, w->codes.type_name);
     }
+    const bool are_experts = w->codes.n_dims == 3;
+    NRD_TRY(as_rows(&w->codes));
+    NRD_TRY(as_rows(&w->scales));
     if (w->codes.n_dims != 2) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has %d dimensions; experts of MLX that are stacked (switch_mlp) are not read: give the "
-                          "original model", w->codes.name, w->codes.n_dims);
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %d dimensions, expected [out, words] or [experts, out, words]", w->codes.name,
+                          w->codes.n_dims);
     }
     w->codes.dtype = NRD_DTYPE_I32;
     if (!strcmp(name, "affine")) {
@@ -105,7 +130,7 @@ static nrd_error *weight_mlx(nrd_quant *q, const char *stem, nrd_quant_weight *w
     if (strcmp(name, "mxfp4") != 0 && strcmp(name, "mxfp8") != 0 && strcmp(name, "nvfp4") != 0) {
         return nrd_quant_refuse("mode", mode, "affine, mxfp4, mxfp8, nvfp4");
     }
-    return weight_floats(q, name, w);
+    return weight_floats(q, name, are_experts, w);
 }
 
 static nrd_error *open_mlx(nrd_quant *q, const nrd_json *config)

@@ -11,6 +11,7 @@
  *             Q4_1   other 4-bit weights: d = scale, m = -scale * zero rounded to half precision, so
  *                    that a number is off by at most 2^-11 of scale * zero; of QServe m is what the file has
  *             Q5_0   those whose m half precision cannot hold; compressed-tensors' MXFP4, as twice its numbers
+ *             Q5_1   5 bits with a smallest number (MLX, HQQ), kept as Q4_1 keeps it
  *             MXFP4  that of GPT-OSS, as it is
  *             Q8_0   within -128 … 127; I8 where a row has one group
  *           FP8 stays F8_E4M3 where a row has one scale.

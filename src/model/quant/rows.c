@@ -30,7 +30,8 @@ static void put_nibbles(uint8_t *at, const uint8_t *q, int add)
     }
 }
 
-static void put_q5_0(uint8_t *at, const uint8_t *q, int add)
+/* 32 values of five bits: the fifths in front. */
+static void put_fives(uint8_t *at, const uint8_t *q, int add)
 {
     uint32_t high = 0;
     for (int i = 0; i < 32; i++) {
@@ -69,7 +70,11 @@ static void blocks(const nrd_quant_weight *w, const row_parts *p, uint8_t *dst)
             put_nibbles(dst + 4, q, 0);
             break;
         case NRD_DTYPE_Q5_0:
-            put_q5_0(dst + 2, q, 16 - zero);
+            put_fives(dst + 2, q, 16 - zero);
+            break;
+        case NRD_DTYPE_Q5_1:
+            put_half(dst + 2, p->min[group]);
+            put_fives(dst + 4, q, 0);
             break;
         default: /* Q8_0 */
             for (int i = 0; i < 32; i++) {

@@ -315,8 +315,10 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
         *out_why = "half precision cannot hold their scales";
     } else if (w->affine_of && !is.half_mins) {
         *out_why = "half precision cannot hold their zero points";
-    } else if (w->affine_of && w->bits > 4) {
-        *out_why = "zero points that are no whole numbers go with 4 bits only";
+    } else if (w->affine_of && w->bits > 5) {
+        *out_why = "zero points that are no whole numbers go with 5 bits at most";
+    } else if (w->affine_of && w->bits == 5) {
+        w->dtype = NRD_DTYPE_Q5_1;
     } else if (is.low >= -8 && is.high <= 7 && !w->affine_of) {
         w->dtype = NRD_DTYPE_Q4_0;
     } else if (w->bits <= 4 && is.half_mins) {
