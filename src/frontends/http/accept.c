@@ -229,6 +229,12 @@ static nrd_error *open_listener(nrd_http_server *s, int *out_fd)
     return NULL;
 }
 
+static void fail_plainly(nrd_http_request *req, int status, const char *message, void *user)
+{
+    (void)user;
+    nrd_http_reply_error(req, status, message);
+}
+
 nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *cfg)
 {
     nrd_error *err = NULL;
@@ -240,6 +246,7 @@ nrd_error *nrd_http_server_start(nrd_http_server **out, const nrd_http_config *c
     s->cfg = *cfg;
     s->cfg.stall_secs = cfg->stall_secs ? cfg->stall_secs : DEFAULT_STALL_SECS;
     s->cfg.min_rate = cfg->min_rate ? cfg->min_rate : DEFAULT_MIN_RATE;
+    s->cfg.fail = cfg->fail ? cfg->fail : fail_plainly;
     NRD_NEW_GOTO(s->loops, cfg->n_threads, err, fail);
     s->n_loops = cfg->n_threads;
     for (int i = 0; i < s->n_loops; i++) {

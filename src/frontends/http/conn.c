@@ -71,6 +71,7 @@ nrd_http_request *nrd_http_request_new(nrd_http_loop *l, nrd_http_conn *c)
         }
     }
     atomic_init(&req->refs, 1);
+    req->head.path = (nrd_view){0};
     req->body = NULL;
     req->body_n = 0;
     req->in_pieces = false;

@@ -9,19 +9,14 @@
 #define BODY_FIRST (256u << 10)
 #define CHUNKED_FIRST 4096u
 
-/* An error in the form that clients of this path know. */
 static void fail(nrd_http_conn *c, int status, const char *message)
 {
     const nrd_http_config *cfg = &c->loop->server->cfg;
-    if (cfg->fail) {
-        cfg->fail(c->req, status, message, cfg->user);
-    } else {
-        nrd_http_reply_error(c->req, status, message);
-    }
+    cfg->fail(c->req, status, message, cfg->user);
 }
 
 /* Refuses the request that is being read and ends the connection after the reply. */
-static void refuse_with(nrd_http_conn *c, int status, const char *message, bool has_head)
+static void refuse(nrd_http_conn *c, int status, const char *message)
 {
     if (!c->req && !(c->req = nrd_http_request_new(c->loop, c))) {
         nrd_http_conn_close(c);
@@ -37,21 +32,7 @@ static void refuse_with(nrd_http_conn *c, int status, const char *message, bool 
     c->close_after = true;
     c->linger_after = true;
     c->state = BUSY;
-    if (has_head) {
-        fail(c, status, message);
-    } else {
-        nrd_http_reply_error(c->req, status, message);
-    }
-}
-
-static void refuse(nrd_http_conn *c, int status, const char *message)
-{
-    refuse_with(c, status, message, false);
-}
-
-static void refuse_body(nrd_http_conn *c, int status, const char *message)
-{
-    refuse_with(c, status, message, true);
+    fail(c, status, message);
 }
 
 static void refuse_size(nrd_http_conn *c, uint64_t n)
@@ -62,7 +43,7 @@ static void refuse_size(nrd_http_conn *c, uint64_t n)
              "request body size of %llu bytes exceeds the maximum allowed input size of %zu bytes. "
              "Use --http-max-input-size to increase the limit.",
              (unsigned long long)n, c->loop->server->cfg.max_body_bytes);
-    refuse_body(c, 400, text);
+    refuse(c, 400, text);
 }
 
 /* Room for more input while no request is being handled: moves or grows the buffer. */
@@ -145,13 +126,13 @@ static bool body_room(nrd_http_conn *c, size_t need, size_t most)
     cap = cap < need ? need : cap;
     nrd_error *err = nrd_claim_bytes(&c->req->claim, cap - c->body_cap, "its body");
     if (err) {
-        refuse_body(c, nrd_error_get_code(err) == NRD_ERR_INVALID_ARG ? 400 : 503, nrd_error_message(err));
+        refuse(c, nrd_error_get_code(err) == NRD_ERR_INVALID_ARG ? 400 : 503, nrd_error_message(err));
         nrd_error_free(err);
         return false;
     }
     char *p = realloc(c->req->own_body, cap);
     if (!p) {
-        refuse_body(c, 503, "out of memory for the request body");
+        refuse(c, 503, "out of memory for the request body");
         return false;
     }
     c->req->own_body = p;
@@ -202,7 +183,7 @@ static void feed_chunks(nrd_http_conn *c, const char *data, size_t n)
             }
             return;
         case NRD_CHUNKS_ERROR:
-            refuse_body(c, 400, "malformed chunked body");
+            refuse(c, 400, "malformed chunked body");
             return;
         case NRD_CHUNKS_DATA:
             if (!c->body_open && piece_n > c->loop->server->cfg.max_body_bytes - c->body_len) {

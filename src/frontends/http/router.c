@@ -249,7 +249,7 @@ void nrd_http_router_fail(nrd_http_request *req, int status, const char *message
     nrd_http_route route;
     size_t t;
 
-    if (find_row(r, req->head.path, &route, &t)) {
+    if (req->head.path.n > 0 && find_row(r, req->head.path, &route, &t)) {
         r->tables[t].fail(req, status, message);
     } else {
         nrd_http_reply_error(req, status, message);

@@ -101,7 +101,8 @@ typedef struct nrd_http_config {
     void (*handle)(nrd_http_request *req, void *user);
     /* Whether the body of this request, whose head has been read, goes to the handler in pieces. NULL: never. */
     bool (*in_pieces)(const nrd_http_request *req, void *user);
-    /* Answers for a request whose head has been read with an error. NULL: nrd_http_reply_error. */
+    /* Answers with an error in the form that clients of this path know; the path is empty where its line was not read.
+     * NULL: nrd_http_reply_error. */
     void (*fail)(nrd_http_request *req, int status, const char *message, void *user);
     void *user;
     bool no_port; /* requests come from this server alone (http/local.h) */

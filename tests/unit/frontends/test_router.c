@@ -35,6 +35,13 @@ static const nrd_http_route_row second[] = {
     {"v2/models/{m}/infer", NRD_HTTP_ON_GET, NULL, tell, NULL}, /* hidden by the first table */
 };
 
+static void fail_second(nrd_http_request *req, int status, const char *message)
+{
+    char text[128];
+    int n = snprintf(text, sizeof text, "second: %s", message);
+    nrd_http_reply(req, status, "text/plain", NULL, text, (size_t)n);
+}
+
 static nrd_http_router *router;
 static nrd_http_server *server;
 static nrd_keys *keys;
@@ -58,13 +65,14 @@ static int start(void **state)
         err = nrd_http_router_add(router, first, 3, (void *)(uintptr_t) "first", NULL);
     }
     if (!err) {
-        err = nrd_http_router_add(router, second, 3, (void *)(uintptr_t) "second", NULL);
+        err = nrd_http_router_add(router, second, 3, (void *)(uintptr_t) "second", fail_second);
     }
     nrd_http_config cfg = {.name = "test",
                            .address = "127.0.0.1",
                            .n_threads = 1,
                            .max_body_bytes = 1000,
                            .handle = nrd_http_router_handle,
+                           .fail = nrd_http_router_fail,
                            .user = router};
     if (!err) {
         err = nrd_http_server_start(&server, &cfg);
@@ -150,6 +158,15 @@ static void test_a_guarded_group_asks_for_the_key(void **state)
     }
 }
 
+static void test_an_error_has_the_form_of_the_path_where_it_was_read(void **state)
+{
+    (void)state;
+    ask("GET /v1/models/org", "Content-Length: 1\r\nContent-Length: 1\r\n", "400", "second: repeated Content-Length");
+    ask("POST /v1/models/org", "Content-Length: 1001\r\n", "400", "second: request body size of 1001 bytes");
+    ask("GET", "", "400", "{\"error\":\"malformed request line\"}");
+    ask("GET none", "", "400", "{\"error\":\"malformed request target\"}");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +174,7 @@ int main(void)
         cmocka_unit_test(test_paths_are_taken_apart),
         cmocka_unit_test(test_what_does_not_match_is_refused),
         cmocka_unit_test(test_a_guarded_group_asks_for_the_key),
+        cmocka_unit_test(test_an_error_has_the_form_of_the_path_where_it_was_read),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }
