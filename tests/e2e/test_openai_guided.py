@@ -104,6 +104,29 @@ def test_answers_fit_random_schemas(server):
     assert n_refused <= 8 and n_cut <= 8, (seed, n_refused, n_cut)
 
 
+WRONG = {"type": "object", "properties": {"a": {"not": {}}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path, more, field", [
+    ("chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": WRONG}}}, "response_format"),
+    ("chat/completions", {"guided_json": WRONG}, "guided_json"),
+    ("completions", {"structured_outputs": {"json": WRONG}}, "structured_outputs.json"),
+    ("completions", {"guided_regex": "("}, "guided_regex"),
+    ("completions", {"structured_outputs": {"grammar": "root ::= ("}}, "structured_outputs.grammar"),
+    ("responses", {"text": {"format": {"type": "json_schema", "name": "x", "schema": WRONG}}}, "text.format"),
+    ("chat/completions", {"prompt_of": 2000}, "messages"), ("completions", {"prompt_of": 2000}, "prompt"),
+    ("responses", {"prompt_of": 2000}, "input")])
+def test_what_the_engine_refuses_names_its_field(server, path, more, field, stream):
+    """Guides are compiled, and prompts counted, behind the tensors: the answer is about the field of the body all the same."""
+    more = dict(more)
+    text = "the quick " * more.pop("prompt_of", 1)
+    prompt = {"responses": {"input": text}, "completions": {"prompt": text}}.get(path, {"messages": [{"role": "user", "content": text}]})
+    status, answer = server.request(f"/v1/{path}", {"model": MODEL, "stream": stream, **prompt, **more})
+    assert status == 400 and answer["error"]["param"] == field, answer
+    assert (" tokens; the model takes at most " if len(text) > 20 else f"{field}: ") in answer["error"]["message"], answer
+
+
 def test_several_guided_answers_beside_free_ones(server):
     async def main():
         async with openai.AsyncOpenAI(base_url=server.url("/v1"), api_key="none") as c:

@@ -155,7 +155,7 @@ def test_a_guide_that_is_wrong_is_an_error_of_its_request(server):
     for pattern in ("(", "a{5,2}"):
         body = {"model": model_of(server), "prompt": "the", "max_tokens": 4, "guided_regex": pattern}
         status, answer = server.request("/v1/completions", body)
-        assert status == 400 and answer["error"]["message"].startswith("regex at"), answer
+        assert status == 400 and answer["error"]["message"].startswith("guided_regex: regex at"), answer
     still_answers(server)
 
 

@@ -164,6 +164,7 @@ static nrd_error *force_call(nrd_oai_request *r, const char *name)
     bool any = false;
 
     NRD_TRY(nrd_oai_set_guide(r, "json_schema", "tool_choice"));
+    r->guide_field = "tools"; /* whose schemas it is made of */
     r->begins_bound = true;
     nrd_str_puts(out, "{\"anyOf\":[");
     for (size_t i = 0; i < r->tools->n; i++) {

@@ -40,8 +40,7 @@ void nrd_oai_put_rest(nrd_oai_request *r, nrd_str *out, const nrd_json *root, co
     }
 }
 
-/* Takes err. The field that it names, as the clients of this form know it. */
-static nrd_error *rename_field(nrd_error *err, const nrd_oai_form *form)
+nrd_error *nrd_oai_rename_field(nrd_error *err, const nrd_oai_form *form)
 {
     const char *field = err ? nrd_error_field(err) : NULL;
     for (const char *(*r)[2] = form->renamed; field && r && (*r)[0]; r++) {
@@ -78,7 +77,7 @@ nrd_error *nrd_oai_read_form(nrd_oai_request *r, nrd_claim *claim)
         nrd_json_doc_free(r->doc);
         r->doc = doc;
     }
-    err = rename_field(nrd_oai_read(r, nrd_json_root(r->doc)), r->form);
+    err = nrd_oai_rename_field(nrd_oai_read(r, nrd_json_root(r->doc)), r->form);
 done:
     nrd_str_fini(&text);
     return err;

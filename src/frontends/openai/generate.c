@@ -160,7 +160,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
     nrd_oai_piece p;
 
     if (response && !r->failed) {
-        err = nrd_oai_read_piece(response, &p);
+        err = nrd_oai_read_piece(r, response, &p);
         if (!err) {
             c->cum_log_prob = p.cum_log_prob;
             c->n_prompt = p.prompt_tokens > 0 ? p.prompt_tokens : c->n_prompt;

@@ -37,7 +37,7 @@ static inline int nrd_oai_asked_top(const nrd_oai_request *r)
 nrd_error *nrd_oai_fill(nrd_http_call *call, const nrd_oai_choice *c, int turn) NRD_MUST_USE;
 
 /* pieces.c */
-nrd_error *nrd_oai_read_piece(TRITONSERVER_InferenceResponse *response, nrd_oai_piece *p) NRD_MUST_USE;
+nrd_error *nrd_oai_read_piece(const nrd_oai_request *r, TRITONSERVER_InferenceResponse *response, nrd_oai_piece *p) NRD_MUST_USE;
 /* Its tokens become text, up to what ends the answer: c->finish. */
 nrd_error *nrd_oai_take_ids(nrd_oai_choice *c, const nrd_oai_piece *p) NRD_MUST_USE;
 /* Nothing more comes. */

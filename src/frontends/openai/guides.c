@@ -10,20 +10,21 @@ nrd_error *nrd_oai_set_guide(nrd_oai_request *r, const char *type, const char *f
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "the text is already bound by another field");
     }
     r->guide_type = type;
+    r->guide_field = field;
     return NULL;
 }
 
 /* "a" | "b" as a grammar. */
-static nrd_error *put_choices(nrd_str *out, const nrd_json *list)
+static nrd_error *put_choices(nrd_str *out, const nrd_json *list, const char *field)
 {
     if (!nrd_json_is(list, NRD_JSON_ARRAY) || list->n == 0) {
-        return nrd_oai_bad("guided_choice", "must be a list of strings");
+        return nrd_oai_bad(field, "must be a list of strings");
     }
     nrd_str_puts(out, "root ::= ");
     for (size_t i = 0; i < list->n; i++) {
         const nrd_json *s = &list->child[i];
         if (!nrd_json_is(s, NRD_JSON_STRING)) {
-            return nrd_oai_bad("guided_choice", "must be a list of strings");
+            return nrd_oai_bad(field, "must be a list of strings");
         }
         nrd_str_puts(out, i ? " | \"" : "\"");
         for (size_t k = 0; k < s->n; k++) {
@@ -85,11 +86,11 @@ nrd_error *nrd_oai_read_guides(nrd_oai_request *r, const nrd_json *root)
         const char *field, *inner, *type;
         enum { AS_TEXT, AS_JSON, AS_CHOICES } form;
     } rows[] = {
-        {"guided_json", "json", "json_schema", AS_JSON},
-        {"guided_regex", "regex", "regex", AS_TEXT},
-        {"guided_grammar", "grammar", "ebnf_grammar", AS_TEXT},
-        {"guided_choice", "choice", "ebnf_grammar", AS_CHOICES},
-        {"structural_tag", "structural_tag", "structural_tag", AS_JSON},
+        {"guided_json", "structured_outputs.json", "json_schema", AS_JSON},
+        {"guided_regex", "structured_outputs.regex", "regex", AS_TEXT},
+        {"guided_grammar", "structured_outputs.grammar", "ebnf_grammar", AS_TEXT},
+        {"guided_choice", "structured_outputs.choice", "ebnf_grammar", AS_CHOICES},
+        {"structural_tag", "structured_outputs.structural_tag", "structural_tag", AS_JSON},
     };
     const nrd_json *format = nrd_json_get(root, "response_format");
     const nrd_json *nested = nrd_json_get(root, "structured_outputs");
@@ -99,23 +100,24 @@ nrd_error *nrd_oai_read_guides(nrd_oai_request *r, const nrd_json *root)
     }
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const nrd_json *v = nrd_json_get(root, rows[i].field);
-        v = v ? v : nrd_json_get(nested, rows[i].inner);
+        const char *field = v ? rows[i].field : rows[i].inner;
+        v = v ? v : nrd_json_get(nested, rows[i].inner + sizeof "structured_outputs." - 1);
         if (!v || v->type == NRD_JSON_NULL) {
             continue;
         }
-        NRD_TRY(nrd_oai_set_guide(r, rows[i].type, rows[i].field));
+        NRD_TRY(nrd_oai_set_guide(r, rows[i].type, field));
         if (rows[i].form == AS_CHOICES) {
-            NRD_TRY(put_choices(&r->guide, v));
+            NRD_TRY(put_choices(&r->guide, v, field));
         } else if (v->type == NRD_JSON_STRING) {
             nrd_str_append(&r->guide, v->str, v->n);
         } else if (rows[i].form == AS_JSON) {
             nrd_json_put(&r->guide, v, -1);
         } else {
-            return nrd_oai_bad(rows[i].field, "must be a string");
+            return nrd_oai_bad(field, "must be a string");
         }
     }
     if (r->guide.len > 0 && memchr(r->guide.data, '\0', r->guide.len)) {
-        return nrd_oai_bad(r->guide_type, "must not hold the character NUL");
+        return nrd_oai_bad(r->guide_field, "must not hold the character NUL");
     }
     r->begins_bound = r->guide_type && !(!strcmp(r->guide_type, "structural_tag") && begins_free(r));
     return NULL;

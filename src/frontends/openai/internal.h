@@ -239,6 +239,7 @@ struct nrd_oai_request {
     nrd_str reasoning;  /* how long it may reason, as the model reads it; empty: as it likes */
     nrd_str logit_bias; /* JSON, as the model reads it; empty: none */
     const char *guide_type; /* NULL: free text */
+    const char *guide_field; /* of the body, which says it */
     bool begins_bound;      /* by a guide from its first token on: no reasoning comes before it */
     nrd_str guide;
     struct {
@@ -294,8 +295,9 @@ nrd_error *nrd_oai_get_num(const nrd_json *root, const char *name, double low, d
 nrd_error *nrd_oai_get_int(const nrd_json *root, const char *name, int64_t low, int64_t high, int64_t *out) NRD_MUST_USE;
 /* Whether a text of n bytes may be tokenized; field: where it stands in the body. */
 nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field) NRD_MUST_USE;
-/* The error of a model without phrases that are for /v2 and its logs. Takes err, keeps its code; NULL: none. */
-nrd_error *nrd_oai_plain_error(nrd_error *err) NRD_MUST_USE;
+/* The error of a model without phrases that are for /v2 and its logs. Takes err, keeps its code; NULL: none.
+ * guide: the field of the body that a guide was made of, which an error about it names; NULL: none. */
+nrd_error *nrd_oai_plain_error(nrd_error *err, const char *guide) NRD_MUST_USE;
 
 /* search.c */
 /* Beams and lengths of a request whose other fields are read. */
@@ -508,6 +510,8 @@ const nrd_oai_form *nrd_oai_form_of(const nrd_http_request *req);
 /* convert.c */
 /* As nrd_oai_read of r->doc, which is a body in r's form; what is made of it is claimed. Any thread. */
 nrd_error *nrd_oai_read_form(nrd_oai_request *r, nrd_claim *claim) NRD_MUST_USE;
+/* Takes err. The field that it names, as the clients of this form know it. */
+nrd_error *nrd_oai_rename_field(nrd_error *err, const nrd_oai_form *form) NRD_MUST_USE;
 /* Appends the name of an object's next member. */
 void nrd_oai_put_key(nrd_str *out, const char *name);
 /* The same with the value, as it is. */

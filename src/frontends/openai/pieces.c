@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The error of a response, with the word that the model gives for its reason. */
-static nrd_error *response_error(TRITONSERVER_InferenceResponse *response)
+/* The error of a response, with the word that the model gives for its reason and the field of the body that it is about. */
+static nrd_error *response_error(const nrd_oai_request *r, TRITONSERVER_InferenceResponse *response)
 {
     static const char *const reasons[] = {NRD_LLM_PROMPT_TOO_LONG};
-    nrd_error *err = nrd_oai_plain_error(nrd_infer_response_error(response));
+    nrd_error *err = nrd_oai_plain_error(nrd_infer_response_error(response), r->guide_field);
     uint32_t n = 0;
 
     if (err) {
@@ -26,21 +26,21 @@ static nrd_error *response_error(TRITONSERVER_InferenceResponse *response)
         for (size_t k = 0; !other && k < sizeof reasons / sizeof reasons[0]; k++) {
             if (!strcmp(name, NRD_LLM_ERROR_REASON) && type == TRITONSERVER_PARAMETER_STRING &&
                 !strcmp(value, reasons[k])) {
-                err = nrd_error_because(err, reasons[k]);
+                err = nrd_error_because(nrd_error_at(err, r->form->is_chat ? "messages" : "prompt"), reasons[k]);
             }
         }
         nrd_error_free(other);
     }
-    return err;
+    return nrd_oai_rename_field(err, r->form);
 }
 
-nrd_error *nrd_oai_read_piece(TRITONSERVER_InferenceResponse *response, nrd_oai_piece *p)
+nrd_error *nrd_oai_read_piece(const nrd_oai_request *r, TRITONSERVER_InferenceResponse *response, nrd_oai_piece *p)
 {
     uint32_t n = 0;
     const int32_t *length = NULL;
 
     memset(p, 0, sizeof *p);
-    NRD_TRY(response_error(response));
+    NRD_TRY(response_error(r, response));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
         nrd_infer_tensor o;

@@ -249,7 +249,7 @@ static nrd_error *keep(nrd_pooled_input *in, const float *v, size_t n)
 static nrd_error *read_response(nrd_pooled_input *in, TRITONSERVER_InferenceResponse *response)
 {
     uint32_t n = 0;
-    NRD_TRY(nrd_oai_plain_error(nrd_infer_response_error(response)));
+    NRD_TRY(nrd_oai_plain_error(nrd_infer_response_error(response), NULL));
     NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseOutputCount(response, &n)));
     for (uint32_t i = 0; i < n; i++) {
         nrd_infer_tensor o;
