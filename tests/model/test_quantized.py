@@ -55,6 +55,7 @@ TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q
          "ct-8-row": "int8", "ct-fp8": "fp8", "ct-fp8-tensor": "fp8", "ct-nvfp4": "nvfp4", "ct-mxfp4": "q5_0",
          "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0", "modelopt-w4a8-nvfp4": "nvfp4", "modelopt-w4a8-mxfp4": "q5_0", "modelopt-fp8-blocks": "fp8_b128", "modelopt-fp8-real": "fp8_b128",
          "modelopt-w8a16": "int8", "modelopt-w8a8": "int8",
+         "ct-24": "float16", "ct-24-fp8": "fp8", "ct-24-int8": "int8", "ct-marlin-4": "q4_0", "ct-marlin-8": "int8",
          "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "q4_0", "modelopt-w4a8-columns": "q4_0", "modelopt-nvfp4-columns": "nvfp4", "bnb-nf4": "nf4", "bnb-fp4": "fp4", "bnb-int8": "int8"}
 
 
@@ -74,7 +75,8 @@ def logprobs(folder, tmp_path):
     return np.array(json.loads((tmp_path / "out").read_text())["logprobs"][1:])
 
 
-@pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7", "auto-round-5", "hqq-2", "hqq-5", "hqq-8", "mlx-2", "mlx-3", "mlx-5", "mlx-6", "mlx-8"])
+@pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7", "auto-round-5", "hqq-2", "hqq-5", "hqq-8", "mlx-2", "mlx-3", "mlx-5", "mlx-6", "mlx-8",
+                                    "ct-24", "ct-24-fp8", "ct-24-int8", "ct-marlin-4", "ct-marlin-8"])
 def test_bits_that_no_golden_has_mean_their_numbers(recipe, tmp_path):
     """Beside a folder of the floats that they stand for."""
     meant = write(tmp_path / "q", recipe, dtype="float32")
@@ -789,9 +791,18 @@ LIES = [
     ("ct-nvfp4", put("weight_global_scale", lambda x: np.float32([0]).view("V4")), f"'{LAYER}.weight_global_scale' is 0"),
     ("ct-nvfp4", without("weight_global_scale"), f"tensor '{LAYER}.weight_global_scale' is missing"),
     ("ct-mxfp4", put("weight_scale", at((2, 1), 255)), f"'{LAYER}.weight_scale' has the scale nan for row 2, group 1"),
-    ("ct-4", field(format="marlin-24"), "format 'marlin-24' is not supported; known: pack-quantized"),
+    ("ct-4", field(format="mxfp6-pack-quantized"), "format 'mxfp6-pack-quantized' is not supported; known: pack-quantized"),
+    ("ct-24", put("bitmask", lambda x: x | 1), f"'{LAYER}.weight' does not have half of its columns in row"),
+    ("ct-24-fp8", put("bitmask", lambda x: x & 127), f"'{LAYER}.weight' does not have half of its columns in row"),
+    ("ct-24", put("bitmask", lambda x: x[:, :-1]), f"'{LAYER}.bitmask' has shape [256, 63], expected [256, 64]"),
+    ("ct-24", put("compressed", lambda x: x[:-1]), f"'{LAYER}.compressed' has shape [255, 256], expected [256, 256]"),
+    ("ct-24", put("shape", lambda x: x + 1), f"'{LAYER}.shape' says 257 x 513, expected rows, and columns that are a multiple of 8"),
+    ("ct-24-fp8", without("weight_scale"), f"'{LAYER}.weight_scale' is missing"),
+    ("ct-marlin-4", put("meta", lambda x: x[:, :-64]), f"'{LAYER}.weight_packed': 512 words a row"),
+    ("ct-marlin-4", put("meta", lambda x: x[:-1]), f"'{LAYER}.meta' has shape [15, 512], expected [16, 512]"),
+    ("ct-marlin-4", put("scale_packed", lambda x: x[:-1]), f"'{LAYER}.scale_packed' has 3 groups, which do not divide 512 columns"),
     ("ct-4", field(quantization_status="frozen"), "quantization_status 'frozen' is not supported; known: compressed"),
-    ("ct-4", field(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config.format 'sparse-24-bitmask' is not"),
+    ("ct-4", field(sparsity_config={"format": "sparse-bitmask"}), "sparsity_config.format 'sparse-bitmask' is not"),
     ("ct-4", field(transform_config={"config_groups": {"R1": {}}}), "transform_config 'object' is not supported"),
     ("modelopt-w4a8-nvfp4", put("weight_scale", lambda x: x[:, :-1]), f"'{LAYER}.weight_scale' has "),
     ("modelopt-w4a8-mxfp4", put("weight_scale", at((2, 1), 255)), f"'{LAYER}.weight_scale' has the scale nan for row 2, group 1"),

@@ -20,6 +20,7 @@ DTYPES = {
     "bfloat16": ("BF16", "BFloat16Storage", lambda x: quant.bf16_from_f32(x).tobytes()),
     "uint8": ("U8", "ByteStorage", lambda x: x.astype(np.uint8).tobytes()),
     "int8": ("I8", "CharStorage", lambda x: x.tobytes()),
+    "int16": ("I16", None, lambda x: x.tobytes()),
     "int32": ("I32", "IntStorage", lambda x: x.tobytes()),
     "uint32": ("U32", None, lambda x: x.tobytes()),
     "int64": ("I64", "LongStorage", lambda x: x.tobytes()),

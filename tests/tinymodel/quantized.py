@@ -330,6 +330,8 @@ def fp8_config(recipe):
 
 def compressed(stem, w, recipe):
     """compressed-tensors. Integers here are those of the file plus half their range, as the format packs them."""
+    if recipe.get("sparse"):
+        return marlin(stem, w) if recipe["format"] == "marlin-24" else masked(stem, w, recipe)
     if isinstance(w, Fp8):
         if recipe.get("kind"):
             return {f"{stem}.weight": w.codes.view("V1"), f"{stem}.weight_scale": w.scale_codes}
@@ -351,6 +353,77 @@ def compressed(stem, w, recipe):
     return out
 
 
+def pruned(x):
+    """2:4: the two largest of four columns."""
+    four = np.abs(x.reshape(len(x), -1, 4))
+    keep = np.argsort(np.argsort(-four, 2, kind="stable"), 2) < 2
+    return np.where(keep.reshape(x.shape), x, np.float32(0))
+
+
+def masked(stem, w, recipe):
+    """compressed-tensors' sparse-24-bitmask: the numbers that are kept, and a bit for each that says so."""
+    codes = w.codes if isinstance(w, (Fp8, Dense)) else (w.codes - 128).astype(np.int8)
+    kept = np.argsort(np.argsort(-np.abs(w.dequantized().reshape(len(codes), -1, 4)), 2, kind="stable"), 2) < 2
+    kept = kept.reshape(codes.shape)
+    numbers = codes[kept].reshape(len(codes), -1)
+    out = {f"{stem}.compressed": numbers.view("V1") if isinstance(w, Fp8) else numbers, f"{stem}.shape": np.array(codes.shape, np.int64)[:, None],
+           f"{stem}.bitmask": np.packbits(kept, axis=1, bitorder="little")}
+    if isinstance(w, Fp8):
+        out[f"{stem}.weight_scale"] = w.scales.view("V4")
+    elif isinstance(w, Integers):
+        out[f"{stem}.weight_scale"] = w.scales
+    return out
+
+
+class Dense:
+    """A weight as it is."""
+
+    def __init__(self, x):
+        self.codes = x.astype(np.float32)
+
+    def dequantized(self):
+        return self.codes
+
+
+def marlin_tile(bits):
+    """Which number of four tiles of 16 x 16 comes where in the order of a product with 2:4 sparse weights."""
+    perm = [16 * row + i // 8 * 256 + 8 * (i // 4 % 2) + 4 * block + j
+            for i in range(32) for j in range(4) for block in (0, 1)
+            for row in (2 * (i % 4), 2 * (i % 4) + 1, 2 * (i % 4 + 4), 2 * (i % 4 + 4) + 1)]
+    turn = [0, 2, 4, 6, 1, 3, 5, 7] if bits == 4 else [0, 2, 1, 3]
+    return np.array(perm).reshape(-1, len(turn))[:, turn].ravel()
+
+
+def cutlass_places(rows, cols):
+    """Where meta [rows, cols] lies, for each of its numbers."""
+    r, c = np.meshgrid(np.arange(rows), np.arange(cols), indexing="ij")
+    r = r // 64 * 64 + r % 2 * 2 + r % 8 // 4 + r % 4 // 2 * 32 + r % 64 // 8 * 4
+    up, down = (r % 2 == 0) & (c % 2 == 1), (r % 2 == 1) & (c % 2 == 0)
+    r, c = r + up - down, c - up + down
+    return c // 2 * rows * 2 + r * 2 + c % 2
+
+
+def marlin(stem, w):
+    """compressed-tensors' marlin-24: codes of the columns that are kept, and for each four of them two places of two bits."""
+    half, rows = 1 << (w.bits - 1), len(w.codes)
+    four = (w.codes - half).reshape(rows, -1, 4)
+    m0, m1, _, m3 = np.moveaxis(four != 0, 2, 0)
+    one = (~m0 & m1) | (~m0 & ~m1) << 1
+    two = ((m0 & m1) | (~m0 & ~m1) | m3) | ((~m0 & m1) | ~m1) << 1
+    kept = np.take_along_axis(four, np.stack([one, two], 2), 2).reshape(rows, -1).T + half
+    tiles = kept.reshape(len(kept) // 16, 16, rows // 16, 16).transpose(0, 2, 1, 3).reshape(len(kept) // 16, -1)
+    tiles = tiles.reshape(-1, 1024)[:, marlin_tile(w.bits)].reshape(tiles.shape)
+    places = (one | two << 2).reshape(rows, -1, 4).astype(np.uint32)
+    places = places[..., 0] | places[..., 1] << 4 | places[..., 2] << 8 | places[..., 3] << 12
+    meta = np.empty(places.size, np.uint16)
+    meta[cutlass_places(*places.shape)] = places.astype(np.uint16)
+    scales = w.scales.T
+    if 1 < w.n_groups and w.codes.shape[1] // w.n_groups < len(kept):
+        scales = scales.reshape(len(scales), -1, 8)[:, :, [0, 4, 1, 5, 2, 6, 3, 7]].reshape(scales.shape)
+    return {f"{stem}.weight_packed": stream(tiles.T, w.bits).T, f"{stem}.scale_packed": scales,
+            f"{stem}.meta": meta.view(np.int16).reshape(places.shape[1] // 2, rows * 2)}
+
+
 def compressed_scheme(recipe):
     """`weights` of a group, as the library's QuantizationArgs takes them."""
     if recipe.get("kind") == "mxfp8":
@@ -368,9 +441,13 @@ def compressed_scheme(recipe):
 
 
 def compressed_config(recipe):
+    sparsity = {"sparsity_config": {"format": "sparse-24-bitmask", "global_sparsity": 0.5, "ignore": ["lm_head"], "registry_requires_subclass": False,
+                                    "sparsity_structure": "2:4", "targets": ["Linear"]}} if recipe.get("sparse") and recipe["format"] != "marlin-24" else {}
+    if recipe["format"] == "dense":
+        return {"quant_method": "compressed-tensors", **sparsity}
     group = {"targets": ["Linear"], "weights": compressed_scheme(recipe), "input_activations": None}
     return {"quant_method": "compressed-tensors", "format": recipe["format"], "quantization_status": "compressed",
-            "config_groups": {"group_0": group}, "ignore": ["lm_head", "re:.*embed.*"]}
+            "config_groups": {"group_0": group}, "ignore": ["lm_head", "re:.*embed.*"], **sparsity}
 
 
 def modelopt(stem, w, recipe):
@@ -526,6 +603,9 @@ FORMS = {"modelopt": (modelopt, modelopt_config), "bnb": (bnb, bnb_config), "gpt
 
 def weight_of(name, x, recipe):
     """The numbers of a weight [out, in] by a recipe."""
+    x = pruned(x) if recipe.get("sparse") else x
+    if recipe.get("format") == "dense":
+        return Dense(x)
     scale = input_scale(name, x.shape[1], recipe)
     if scale is not None:
         return Scaled(scale, lambda divided: weight_of(name, divided, {**recipe, "columns": None}), x)
@@ -625,6 +705,11 @@ RECIPES = {
     "ct-nvfp4": {"form": "compressed", "format": "nvfp4-pack-quantized", "kind": "nvfp4"},
     "ct-mxfp4": {"form": "compressed", "format": "mxfp4-pack-quantized", "kind": "mxfp4"},
     "ct-mxfp8": {"form": "compressed", "format": "mxfp8-quantized", "kind": "mxfp8", "block": [1, 32]},
+    "ct-24": {"form": "compressed", "format": "dense", "sparse": True},
+    "ct-24-fp8": {"form": "compressed", "format": "float-quantized", "block": [1, -1], "sparse": True},
+    "ct-24-int8": {"form": "compressed", "format": "int-quantized", "bits": 8, "group": -1, "sym": True, "sparse": True},
+    "ct-marlin-4": {"form": "compressed", "format": "marlin-24", "bits": 4, "group": 128, "sym": True, "sparse": True},
+    "ct-marlin-8": {"form": "compressed", "format": "marlin-24", "bits": 8, "group": -1, "sym": True, "sparse": True},
     "modelopt-mxfp8": {"form": "modelopt", "algo": "MXFP8", "kind": "mxfp8", "block": [1, 32]},
     "modelopt-w4a8": {"form": "modelopt", "algo": "W4A8_AWQ", "bits": 4, "group": 128, "sym": True},
     "modelopt-awq-columns": {"form": "modelopt", "algo": "W4A16_AWQ", "bits": 4, "group": 128, "sym": True, "columns": True},

@@ -7,6 +7,7 @@
  *   weight E4M3 [out, in]             "float-quantized", "naive-quantized"; "mxfp8-quantized": weight_scale E8M0 of 32 columns
  *   weight_packed u8 [out, in / 2]    "nvfp4-pack-quantized": weight_scale E4M3, divided by weight_global_scale;
  *                                     "mxfp4-pack-quantized": weight_scale E8M0
+ *   compressed, weight_packed and meta  of 2:4 sparse weights: sparse.c
  * weight_scale is one number, [out, 1], [out, groups] or one for each block; weight_g_idx names each column's group.
  * Activations are rounded as a device does for weights of that type; to int8 on a GPU for int8 weights whose group says so. Only
  * where groups differ in that `targets` are read. */
@@ -186,8 +187,27 @@ static nrd_error *weight_int8(nrd_quant *q, const char *stem, nrd_quant_weight *
     return read_order(q, stem, w);
 }
 
+static bool has_part(nrd_quant *q, const char *stem, const char *suffix)
+{
+    nrd_quant_weight seen = {0};
+    nrd_src_tensor part;
+
+    nrd_quant_try(q, stem, suffix, &seen, &part);
+    return part.data != NULL;
+}
+
 static nrd_error *weight_compressed(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
+    if (has_part(q, stem, ".scale_packed")) {
+        return nrd_quant_marlin_24(q, stem, w);
+    }
+    if (has_part(q, stem, ".compressed")) {
+        nrd_quant_try(q, stem, ".weight_scale", w, &w->scales);
+        nrd_quant_try(q, stem, ".weight_zero_point", w, &w->zeros);
+        NRD_TRY(nrd_quant_sparse_mask(q, stem, w));
+        w->int8_input = w->codes_of && nrd_quant_settings_of(q)->layers && has_int8_input(nrd_quant_settings_of(q)->layers, stem);
+        return w->codes_of && w->scales.data ? nrd_quant_int8_zeros(w) : NULL;
+    }
     NRD_TRY(nrd_quant_take(q, stem, ".weight_scale", w, &w->scales));
     nrd_quant_try(q, stem, ".weight_packed", w, &w->codes);
     if (w->codes.data) {
@@ -202,7 +222,7 @@ static nrd_error *weight_compressed(nrd_quant *q, const char *stem, nrd_quant_we
 static nrd_error *check_format(const nrd_json *format)
 {
     static const char *const known[] = {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized",
-                                        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision", "dense"};
+                                        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision", "marlin-24", "dense"};
     const char *name = nrd_json_str(format, "dense");
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (!strcmp(name, known[i])) {
@@ -210,7 +230,7 @@ static nrd_error *check_format(const nrd_json *format)
         }
     }
     return nrd_quant_refuse("format", format, "pack-quantized, int-quantized, float-quantized, naive-quantized, "
-                            "nvfp4-pack-quantized, mxfp4-pack-quantized, mxfp8-quantized, mixed-precision");
+                            "nvfp4-pack-quantized, mxfp4-pack-quantized, mxfp8-quantized, mixed-precision, marlin-24");
 }
 
 /* What the groups say of inputs: all are for int8, or `layers` are looked at for each weight. */
@@ -237,8 +257,8 @@ static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
     if (strcmp(nrd_json_str(status, "compressed"), "compressed") != 0) {
         return nrd_quant_refuse("quantization_status", status, "compressed");
     }
-    if (strcmp(nrd_json_str(sparsity, "dense"), "dense") != 0) {
-        return nrd_quant_refuse("sparsity_config.format", sparsity, "dense");
+    if (strcmp(nrd_json_str(sparsity, "dense"), "dense") != 0 && strcmp(nrd_json_str(sparsity, ""), "sparse-24-bitmask") != 0) {
+        return nrd_quant_refuse("sparsity_config.format", sparsity, "dense, sparse-24-bitmask");
     }
     if (nrd_json_len(nrd_json_get(nrd_json_get(config, "transform_config"), "config_groups")) > 0) {
         return nrd_quant_refuse("transform_config", nrd_json_get(config, "transform_config"), "none");
@@ -267,5 +287,5 @@ static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
     return NULL;
 }
 
-const nrd_quant_reader nrd_quant_compressed = {"compressed-tensors", {".weight_scale"}, open_compressed,
+const nrd_quant_reader nrd_quant_compressed = {"compressed-tensors", {".weight_scale", ".compressed", ".scale_packed"}, open_compressed,
                                                weight_compressed};

@@ -83,6 +83,7 @@ nrd_error *nrd_quant_rows(const nrd_quant_weight *w, nrd_dtype dtype, int64_t ro
 
 /* The integers of rows [row0, row0 + n): out[n][cols], below 1 << bits. */
 typedef void nrd_quant_codes(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out);
+typedef int64_t nrd_quant_scale_at(const nrd_quant_weight *w, int64_t row, int64_t group);
 typedef int nrd_quant_zero(const nrd_quant_weight *w, int64_t row, int64_t group);
 /* With scale and min: a number is scale * code + min. */
 typedef struct {
@@ -107,11 +108,13 @@ struct nrd_quant_weight {
     bool is_fp4;              /* with codes_of: codes.data is E2M1 [rows, cols / 2]; scale_factor is half of the weight's factor */
     nrd_dtype table;          /* with values_of: of bitsandbytes, with NF4's or FP4's own table; else NONE */
     bool is_fp8;              /* with values_of: codes.data is E4M3 [rows, cols] */
+    bool is_sparse;           /* codes.data has half of the columns: nrd_quant_fill */
     nrd_quant_zero *zero_of;  /* NULL: zero_point for all */
     int zero_point;
     nrd_quant_affine *affine_of; /* instead of scales and zero points; else NULL */
     nrd_src_tensor codes, scales, zeros, order; /* the file's; scales.data NULL: 1; order.data NULL: column c is of group c / group */
     int64_t scale_row, scale_group; /* elements from a row group's, a group's scale to the next */
+    nrd_quant_scale_at *scale_at; /* instead: which element it is; else NULL */
     int32_t *sorted;          /* owned: nrd_quant_order's; NULL */
     float scale_factor;       /* on all scales; 0: 1 */
     float *columns;           /* owned: nrd_quant_input_scale's; NULL */
@@ -194,6 +197,13 @@ nrd_error *nrd_quant_int8(nrd_quant_weight *w, const nrd_quant_settings *s) NRD_
 nrd_error *nrd_quant_int8_zeros(nrd_quant_weight *w) NRD_MUST_USE;
 /* codes: U8 [rows, cols / 2] of E2M1 pairs, the lower nibble first. Sets all but the scales. */
 nrd_error *nrd_quant_take_fp4(nrd_quant_weight *w) NRD_MUST_USE;
+
+/* sparse.c: compressed-tensors' two forms of 2:4 sparse weights. The first takes scales where they were taken. */
+nrd_error *nrd_quant_sparse_mask(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
+nrd_error *nrd_quant_marlin_24(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
+/* Row `row` of a sparse weight as it was before, in its own type: out[cols] of it. false: its mask does not have half of the columns. */
+bool nrd_quant_fill(const nrd_quant_weight *w, int64_t row, uint8_t *out);
+bool nrd_quant_mask_fits(const nrd_quant_weight *w, int64_t row);
 
 /* `weight` of TensorRT-LLM's own converters, mixed_gemm.c: W8A16 and W4A16 (s->bits is 8 or 4, s->orders all bits of 7);
  * SmoothQuant. When all weights but SmoothQuant's were read, UNSUPPORTED where several orders are left. */

@@ -12,6 +12,7 @@
 /* One row on its way: its codes, and scale, zero and number of code 0 of each group. */
 typedef struct {
     const uint8_t *codes;
+    const uint8_t *bytes; /* FP8: the numbers */
     const float *scale, *min;
     const int *zero;
 } row_parts;
@@ -113,9 +114,8 @@ static void mxfp4_blocks(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
 }
 
 /* E4M3 numbers with the scale of their block in front: a float32, or the exponent of the file. */
-static void fp8_blocks(const nrd_quant_weight *w, int64_t row, const row_parts *p, uint8_t *dst)
+static void fp8_blocks(const nrd_quant_weight *w, const row_parts *p, uint8_t *dst)
 {
-    const uint8_t *src = (const uint8_t *)w->codes.data + row * w->cols;
     const int64_t block = nrd_dtype_block(w->dtype);
 
     for (int64_t c = 0; c < w->cols; c += block, dst += block) {
@@ -126,7 +126,7 @@ static void fp8_blocks(const nrd_quant_weight *w, int64_t row, const row_parts *
         } else {
             *dst++ = (uint8_t)(ilogbf(scale) + 127); /* of a power of two */
         }
-        memcpy(dst, src + c, (size_t)block);
+        memcpy(dst, p->bytes + c, (size_t)block);
     }
 }
 
@@ -147,9 +147,8 @@ static void nvfp4_blocks(const nrd_quant_weight *w, int64_t row, uint8_t *dst)
 }
 
 /* A device would make nonsense of a whole row where one number is none. */
-static nrd_error *check_fp8(const nrd_quant_weight *w, int64_t row)
+static nrd_error *check_fp8(const nrd_quant_weight *w, int64_t row, const uint8_t *src)
 {
-    const uint8_t *src = (const uint8_t *)w->codes.data + row * w->cols;
     bool nan = false;
 
     for (int64_t c = 0; c < w->cols; c++) {
@@ -163,10 +162,10 @@ static nrd_error *emit(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row, 
                        float *out_scale, float *buf)
 {
     if (w->is_fp8) {
-        NRD_TRY(check_fp8(w, row));
+        NRD_TRY(check_fp8(w, row, p->bytes));
     }
     if (dtype == NRD_DTYPE_F8_E4M3) {
-        memcpy(dst, (const uint8_t *)w->codes.data + row * w->cols, (size_t)w->cols);
+        memcpy(dst, p->bytes, (size_t)w->cols);
         *out_scale = p->scale[0];
     } else if (dtype == NRD_DTYPE_I8) {
         for (int64_t c = 0; c < w->cols; c++) {
@@ -180,7 +179,7 @@ static nrd_error *emit(const nrd_quant_weight *w, nrd_dtype dtype, int64_t row, 
     } else if (dtype == NRD_DTYPE_NF4 || dtype == NRD_DTYPE_FP4) {
         nrd_quant_table_row(w, row, dst);
     } else if (nrd_dtype_is_packed(dtype)) {
-        fp8_blocks(w, row, p, dst);
+        fp8_blocks(w, p, dst);
     } else if (nrd_dtype_is_quant(dtype)) {
         blocks(w, p, dst);
     } else {
@@ -216,12 +215,19 @@ nrd_error *nrd_quant_rows(const nrd_quant_weight *w, nrd_dtype dtype, int64_t ro
         w->codes_of(w, row0, n, codes);
     }
     for (int64_t r = 0; r < n && !err; r++) {
+        uint8_t *own = codes + (size_t)r * (size_t)w->cols;
+        const bool fits = !w->is_sparse || (w->is_fp8 ? nrd_quant_fill(w, row0 + r, own) : nrd_quant_mask_fits(w, row0 + r));
+        if (!fits) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' does not have half of its columns in row %lld of its bitmask", w->name, (long long)(row0 + r));
+            goto done;
+        }
         for (int64_t g = 0; g < w->n_groups; g++) {
             scale[g] = nrd_quant_scale(w, row0 + r, g);
             zero[g] = nrd_quant_zero_at(w, row0 + r, g);
             min[g] = nrd_quant_min(w, row0 + r, g, scale[g], zero[g]);
         }
-        const row_parts p = {.codes = codes + (size_t)r * (size_t)w->cols, .scale = scale, .min = min, .zero = zero};
+        const row_parts p = {.codes = own, .scale = scale, .min = min, .zero = zero,
+                             .bytes = w->is_sparse ? own : (const uint8_t *)w->codes.data + (row0 + r) * w->cols};
         err = emit(w, dtype, row0 + r, &p, out + (size_t)r * row_bytes, scales ? scales + r : NULL, buf);
     }
 done:

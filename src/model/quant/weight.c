@@ -41,7 +41,7 @@ float nrd_quant_scale(const nrd_quant_weight *w, int64_t row, int64_t group)
         return w->affine_of(w, row, group).scale;
     }
     const float factor = w->scale_factor != 0 ? w->scale_factor : 1;
-    int64_t i = (w->row_group ? row / w->row_group : row) * w->scale_row + group * w->scale_group;
+    int64_t i = w->scale_at ? w->scale_at(w, row, group) : (w->row_group ? row / w->row_group : row) * w->scale_row + group * w->scale_group;
     return w->scales.data ? element(w->scales.dtype, w->scales.data, i) * factor : factor;
 }
 
@@ -304,7 +304,9 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
     } else if (w->is_fp4 && w->scales.dtype == NRD_DTYPE_F8_E4M3 && w->row_group == 1 && w->group % 16 == 0 && w->cols % 64 == 0) {
         w->dtype = NRD_DTYPE_NVFP4;
     } else if (w->values_of) {
-        *out_why = w->is_fp8 ? "their scales are those of blocks, not of rows" : "they are no multiples of a step";
+        *out_why = w->is_fp8      ? "their scales are those of blocks, not of rows"
+                   : w->is_sparse ? "two of four columns alone are kept"
+                                  : "they are no multiples of a step";
     } else if (w->order.data && !w->sorted) {
         *out_why = "their columns are in another order (desc_act, actorder)";
     } else if (bytes && w->bits == 8 && w->n_groups == 1 && !w->affine_of) {
