@@ -226,6 +226,21 @@ def test_templates_are_applied(server):
     assert not post(server, "/apply-template", {"messages": messages, "add_generation_prompt": False})["prompt"].endswith("<|assistant|>")
 
 
+def test_messages_are_tokenized_as_a_chat_reads_them(server):
+    """Parts of text, calls of tools; and what is wrong with them names the field."""
+    messages = [{"role": "developer", "content": "be short"}, {"role": "user", "content": [{"type": "text", "text": "the quick"}, {"type": "text", "text": "brown"}]},
+                {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "id": "a", "function": {"name": "f", "arguments": '{"a": 1}'}}]},
+                {"role": "user", "content": "fox"}]
+    ids = post(server, "/tokenize", {"model": MODEL, "messages": messages})["tokens"]
+    assert ids == ids_of(server, post(server, "/apply-template", {"messages": messages})["prompt"])
+    used = post(server, "/v1/chat/completions", {"model": MODEL, "messages": messages, "max_tokens": 1})["usage"]["prompt_tokens"]
+    assert len(ids) == used
+    for wrong, field in (({"messages": [{"role": "user", "content": 5}]}, "messages"), ({"messages": 5}, "messages"),
+                         ({"messages": messages, "tools": 5}, "tools"), ({"prompt": "the " * 4_000_000}, "prompt")):
+        status, answer = server.request("/tokenize", {"model": MODEL, **wrong})
+        assert status == 400 and answer["error"]["param"] == field, answer
+
+
 def test_health_needs_no_key(plain):
     for path in ("/health", "/v1/health", "/ping"):
         assert plain.request(path) == (200, {"status": "ok"})

@@ -324,8 +324,8 @@ done:
     return err;
 }
 
-/* A template would not help where the model writes no text. */
-nrd_error *nrd_oai_no_chat(const nrd_oai_model *m)
+/* Why a model without a chat template answers no messages; one would not help where the model writes no text. */
+static nrd_error *no_chat(const nrd_oai_model *m)
 {
     if (m->is_encoder) {
         return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "model", "'%.80s' is an encoder: it makes no text; ask /v1/embeddings, /v1/rerank or /classify", m->name);
@@ -339,7 +339,7 @@ nrd_error *nrd_oai_no_chat(const nrd_oai_model *m)
 nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out)
 {
     if (!r->model->chat) {
-        return nrd_oai_no_chat(r->model);
+        return no_chat(r->model);
     }
     NRD_TRY(check_modes(root));
     NRD_TRY(read_tools(r, root));

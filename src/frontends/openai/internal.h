@@ -541,6 +541,8 @@ void nrd_oai_ollama_put_time(nrd_str *o, int64_t seconds); /* since 1970, as a J
 /* llama.c */
 nrd_http_handler nrd_oai_on_llama_completion, nrd_oai_on_llama_infill, nrd_oai_on_llama_props, nrd_oai_on_llama_slots,
     nrd_oai_on_apply_template;
+/* The prompt that the messages in the body become, as a chat's do. Any thread. */
+nrd_error *nrd_oai_question_prompt(nrd_oai_question *q, nrd_oai_model *m, nrd_str *out) NRD_MUST_USE;
 
 /* llama_in.c */
 nrd_error *nrd_oai_llama_completion(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
@@ -581,8 +583,6 @@ void nrd_oai_note_unknown(nrd_oai_request *r, const nrd_json *v); /* v: a member
 nrd_error *nrd_oai_read(nrd_oai_request *r, const nrd_json *root) NRD_MUST_USE;
 
 /* chat_in.c */
-/* UNSUPPORTED: why a model without a chat template answers no messages. */
-nrd_error *nrd_oai_no_chat(const nrd_oai_model *m) NRD_MUST_USE;
 /* What the chat template makes of a body's messages and tools. */
 nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out) NRD_MUST_USE;
 

@@ -80,26 +80,34 @@ void nrd_oai_on_llama_slots(void *user, nrd_http_request *req, const nrd_http_ro
     nrd_oai_ask(user, req, NULL, put_slots);
 }
 
-static nrd_error *apply(nrd_oai_question *q)
+nrd_error *nrd_oai_question_prompt(nrd_oai_question *q, nrd_oai_model *m, nrd_str *out)
 {
     nrd_oai_request *r = calloc(1, sizeof *r);
-    nrd_str text = {0};
     if (!r) {
         return nrd_error_no_memory();
     }
     r->o = q->o;
     r->form = &nrd_oai_form_llama;
     r->chat = r->only_counts = true;
-    r->doc = q->doc;
-    q->doc = NULL;
-    const nrd_json *root = nrd_json_root(r->doc);
-    nrd_error *err = nrd_oai_find_only(q->o, q->req, nrd_json_get(root, "model"), &r->model);
-    err = err ? err : nrd_oai_render(r, root, &text);
+    r->model = m;
+    nrd_error *err = nrd_oai_render(r, nrd_json_root(q->doc), out);
+    r->model = NULL;
+    nrd_oai_request_free(r);
+    return err;
+}
+
+static nrd_error *apply(nrd_oai_question *q)
+{
+    nrd_oai_model *m = NULL;
+    nrd_str text = {0};
+
+    NRD_TRY(nrd_oai_find_only(q->o, q->req, nrd_json_get(nrd_json_root(q->doc), "model"), &m));
+    nrd_error *err = nrd_oai_question_prompt(q, m, &text);
     nrd_str_puts(&q->out, "{\"prompt\":");
     nrd_json_put_string(&q->out, nrd_str_cstr(&text), text.len);
     nrd_str_putc(&q->out, '}');
     nrd_str_fini(&text);
-    nrd_oai_request_free(r);
+    nrd_oai_model_unref(m);
     return err;
 }
 

@@ -8,25 +8,20 @@
 
 #include <string.h>
 
-static nrd_error *read_messages(const nrd_oai_model *m, const nrd_json *root, nrd_ids *ids)
+static nrd_error *read_messages(nrd_oai_question *q, nrd_oai_model *m, nrd_ids *ids)
 {
     nrd_str text = {0};
-    if (!m->chat) {
-        return nrd_oai_no_chat(m);
-    }
-    const nrd_chat_input in = {
-        .messages = nrd_json_get(root, "messages"),
-        .tools = nrd_json_get(root, "tools"),
-        .variables = nrd_json_get(root, "chat_template_kwargs"),
-        .add_generation_prompt = nrd_json_get_bool(root, "add_generation_prompt", true)};
-    nrd_error *err = nrd_chat_render(m->chat, &in, &text);
+    nrd_error *err = nrd_oai_question_prompt(q, m, &text);
+
+    err = err ? err : nrd_oai_check_prompt(m, text.len, "messages");
     err = err ? err : nrd_tokenizer_encode(m->tokenizer, nrd_str_cstr(&text), text.len, NRD_ENCODE_PARSE_SPECIAL, ids);
     nrd_str_fini(&text);
     return err;
 }
 
-static nrd_error *read_text(const nrd_oai_model *m, const nrd_json *root, nrd_ids *ids)
+static nrd_error *read_text(nrd_oai_question *q, nrd_oai_model *m, nrd_ids *ids)
 {
+    const nrd_json *root = nrd_json_root(q->doc);
     const nrd_json *content = nrd_json_get(root, "content"), *prompt = nrd_json_get(root, "prompt");
     if (content) {
         const uint32_t add = nrd_json_get_bool(root, "add_special", false) ? NRD_ENCODE_ADD_SPECIAL : 0;
@@ -34,10 +29,11 @@ static nrd_error *read_text(const nrd_oai_model *m, const nrd_json *root, nrd_id
         return nrd_oai_mixed_ids(m, content, "content", add | parse, ids);
     }
     if (nrd_json_get(root, "messages")) {
-        return read_messages(m, root, ids);
+        return read_messages(q, m, ids);
     }
     if (nrd_json_is(prompt, NRD_JSON_STRING)) {
         const uint32_t add = nrd_json_get_bool(root, "add_special_tokens", true) ? NRD_ENCODE_ADD_SPECIAL : 0;
+        NRD_TRY(nrd_oai_check_prompt(m, prompt->n, "prompt"));
         return nrd_tokenizer_encode(m->tokenizer, prompt->str, prompt->n, NRD_ENCODE_PARSE_SPECIAL | add, ids);
     }
     return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "prompt", "must be a string, or give messages, or content");
@@ -79,7 +75,7 @@ static nrd_error *tokenize(nrd_oai_question *q)
     nrd_ids ids = {0};
 
     NRD_TRY(nrd_oai_find_only(q->o, q->req, nrd_json_get(root, "model"), &m));
-    nrd_error *err = read_text(m, root, &ids);
+    nrd_error *err = read_text(q, m, &ids);
     nrd_str_printf(out, "{\"count\":%zu,\"tokens\":[", ids.n);
     for (size_t i = 0; i < ids.n; i++) {
         nrd_str_printf(out, pieces ? "%s{\"id\":%d" : "%s%d", i ? "," : "", ids.ids[i]);
