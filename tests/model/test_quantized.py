@@ -47,8 +47,8 @@ TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q
          "gptq-p-3": "q4_0", "gptq-p-4": "q4_0", "gptq-p-5": "q5_0", "gptq-p-6": "q8_0", "gptq-p-7": "q8_0", "gptq-p-8": "q8_0",
          "gptq-8-row": "int8", "gptq-4-row": "q4_0", "gptq-4-order": "q4_0", "gptq-4-16": "float16", "awq": "q4_1", "awq-gemv": "q4_1",
          "auto-round": "q4_0", "auto-round-asym": "q4_1", "auto-round-awq": "q4_1", "auto-round-5": "q5_0", "auto-round-mxfp4": "q5_0",
-         "hqq-4": "q4_1", "hqq-2": "q4_1", "hqq-5": "q5_1", "hqq-8": "float16", "hqq-3-columns": "float16", "bitnet": "q4_0", "bitnet-auto": "q4_0",
-         "torchao-int8": "int8", "torchao-fp8": "fp8", "torchao-intx": "q4_1", "torchao-floats": "q4_1",
+         "hqq-4": "q4_1", "hqq-2": "q4_1", "hqq-5": "q5_1", "hqq-8": "float16", "hqq-3-columns": "float16", "hqq-4-float": "q4_1", "hqq-3-float": "float16", "bitnet": "q4_0", "bitnet-auto": "q4_0",
+         "torchao-int8": "int8", "torchao-fp8": "fp8", "torchao-intx": "q4_1", "torchao-floats": "q4_1", "torchao-int4": "q4_1", "torchao-tiles": "q4_1", "torchao-tiles-2": "q4_1",
          "quark-int4": "q4_0", "quark-uint4": "q4_1", "quark-int8": "int8", "quark-fp8": "fp8", "quark-fp8-blocks": "fp8_b128", "quark-mxfp4": "q5_0",
          "mlx-2": "q4_1", "mlx-3": "q4_1", "mlx-4": "q4_1", "mlx-5": "q5_1", "mlx-6": "float16", "mlx-8": "float16", "mlx-mxfp4": "q5_0", "mlx-mxfp8": "mxfp8",
          "fp8": "fp8_b128", "fp8-tensor": "fp8", "fbgemm": "fp8", "mxfp8": "mxfp8", "ct-4": "q4_0", "ct-4-asym": "q4_1", "ct-4-order": "q4_0", "ct-8": "q8_0",
@@ -76,11 +76,11 @@ def logprobs(folder, tmp_path):
 
 
 @pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7", "auto-round-5", "hqq-2", "hqq-5", "hqq-8", "mlx-2", "mlx-3", "mlx-5", "mlx-6", "mlx-8",
-                                    "ct-24", "ct-24-fp8", "ct-24-int8", "ct-marlin-4", "ct-marlin-8"])
+                                    "torchao-int4", "torchao-tiles", "torchao-tiles-2", "hqq-4-float", "hqq-3-float", "ct-24", "ct-24-fp8", "ct-24-int8", "ct-marlin-4", "ct-marlin-8"])
 def test_bits_that_no_golden_has_mean_their_numbers(recipe, tmp_path):
     """Beside a folder of the floats that they stand for."""
     meant = write(tmp_path / "q", recipe, dtype="float32")
-    check_numbers(tmp_path, meant, 2e-2 if recipe in ("hqq-2", "hqq-5", "mlx-2", "mlx-3", "mlx-5") else 1e-4)
+    check_numbers(tmp_path, meant, 2e-2 if recipe in ("hqq-2", "hqq-5", "hqq-4-float", "mlx-2", "mlx-3", "mlx-5") or "torchao" in recipe else 1e-4)
 
 
 def check_numbers(tmp_path, meant, tolerance):
@@ -730,10 +730,18 @@ LIES = [
     ("bitnet-auto", field(quantization_mode="online"), "quantization_mode 'online' is not supported; known: offline"),
     ("bitnet", field(linear_class="other"), "linear_class 'other' is not supported; known: bitlinear, autobitlinear"),
     ("bitnet", field(use_rms_norm=True), "use_rms_norm 'boolean' is not supported; known: false"),
-    ("torchao-int8", put("_weight_qdata", lambda x: x.view(np.uint8)), f"'{LAYER}._weight_qdata' has type U8; of torchao int8 and float8"),
+    ("torchao-int8", put("_weight_qdata", lambda x: x.view(np.uint8)), f"'{LAYER}._weight_qdata' has type U8; of torchao int8, float8"),
     ("torchao-int8", put("_weight_scale", at((7, 0), np.nan)), f"'{LAYER}._weight_scale' has the scale nan for row 7"),
     ("torchao-int8", put("_weight_zero_point", lambda x: x[1:]), f"'{LAYER}._weight_zero_point' has 255 bytes of type I8, expected 256"),
-    ("torchao-intx", put("_weight_scale", lambda x: x.T), f"'{LAYER}._weight_qdata': an Int4Tensor of torchao is not read"),
+    ("torchao-intx", put("_weight_scale", lambda x: x.T), f"'{LAYER}._weight_zero_point' has type I8, expected float32, float16"),
+    ("torchao-int4", put("_weight_scale", lambda x: x[:7]), f"'{LAYER}._weight_scale' has 7 groups, which do not divide 512 columns"),
+    ("torchao-int4", put("_weight_zero_point", lambda x: x[:4]), f"'{LAYER}._weight_zero_point' has shape [4, 256], expected [8, 256]"),
+    ("torchao-int4", without("_weight_zero_point"), f"'{LAYER}._weight_zero_point'"),
+    ("torchao-tiles", put("_weight_qdata", lambda x: x[:, :, :31]), f"'{LAYER}._weight_qdata' is [32, 4, 31, 4], expected tiles"),
+    ("torchao-tiles", put("_weight_scale_and_zero", lambda x: x[..., :1]), f"'{LAYER}._weight_scale_and_zero' has 3 dimensions, expected"),
+    ("torchao-tiles", put("_weight_scale_and_zero", lambda x: x[:, 1:]), f"'{LAYER}._weight_scale_and_zero' has shape [4, 510], expected [4, 512]"),
+    ("torchao-tiles", put("_weight_scale_and_zero", at((1, 2, 0), np.nan)), f"'{LAYER}._weight_scale_and_zero' has the scale nan for row 2, group 1"),
+    ("hqq-4-float", put("W_q", lambda x: x[:, 1:]), f"'{LAYER}.W_q' has shape [1024, 60], expected [1024, 64]"),
     ("torchao-floats", put("_weight_zero_point", lambda x: x[:, 1:]), f"'{LAYER}._weight_zero_point' has another shape than"),
     ("torchao-floats", put("_weight_zero_point", at((2, 3), np.inf)), f"'{LAYER}._weight_zero_point' gives row 2, group 3 no finite number"),
     ("torchao-fp8", put("_weight_scale", lambda x: x[1:]), f"'{LAYER}._weight_scale' has shape [255, 1]"),

@@ -488,7 +488,8 @@ def hqq(stem, w, recipe):
     one = {"nbits": w.bits, "group_size": w.group, "axis": w.axis}
     flags = {"view_as_float": 0, "quant_scale": 0, "quant_zero": 0, "offload_meta": 0, "encoded_state_dict": 1, "stores_quant_config": 1,
              "channel_wise": 1, "optimize": 1, "round_zero": 0}
-    out = {"W_q": w.packed(), "scale": w.scale, "zero": w.zero, "shape": np.array(w.shape, np.int64),
+    flags["view_as_float"] = int("float" in recipe)
+    out = {"W_q": w.packed().view(f"V{recipe['float']}") if "float" in recipe else w.packed(), "scale": w.scale, "zero": w.zero, "shape": np.array(w.shape, np.int64),
            "packing": text("3bit_32" if w.bits == 3 else f"{w.bits}bit_u8"), "compute_dtype": text("torch.float16"),
            "unpack_view_dtype": text("torch.int32" if w.bits == 3 else "torch.uint8"),
            **{k: np.int32(v).reshape(()) for k, v in one.items()}, **{k: np.uint8(v).reshape(()) for k, v in flags.items()}}
@@ -513,8 +514,42 @@ def bitnet_config(recipe):
     return {"quant_method": "bitnet", "modules_to_not_convert": None, **more}
 
 
+class Int4:
+    """A weight of numbers from -8 to 7 times a scale of their group, plus a number that stands for 0 (torchao)."""
+
+    def __init__(self, x, group):
+        parts = x.reshape(len(x), -1, group)
+        low, high = parts.min(2), parts.max(2)
+        self.scales = ((high - low) / 15).astype(np.float16)
+        self.zeros = (low + 8 * self.scales.astype(np.float32)).astype(np.float16)
+        scales, zeros = (np.repeat(p.astype(np.float32), group, 1) for p in (self.scales, self.zeros))
+        self.codes = np.clip(np.rint((x - zeros) / scales), -8, 7).astype(np.int64)
+        self.values = (self.codes * scales + zeros).astype(np.float32)
+
+    def dequantized(self):
+        return self.values
+
+
+def tinygemm(codes, inner):
+    """Codes from 0 to 15 [out, in] in the order of _convert_weight_to_int4pack with `inner` tiles."""
+    out = np.zeros((len(codes) // 8, codes.shape[1] // (16 * inner), 32, inner // 2), np.uint32)
+    lane, word = np.arange(32), np.arange(inner // 2)
+    for n in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            first = (k * inner + 2 * word[None, :]) * 16 + lane[:, None] % 4 * 2
+            for i, (step, shift) in enumerate(zip((0, 1, 8, 9, 16, 17, 24, 25), (0, 16, 4, 20, 8, 24, 12, 28))):
+                out[n, k] |= codes[n * 8 + lane[:, None] // 4, first + step].astype(np.uint32) << np.uint32(shift)
+    return out.view(np.int32)
+
+
 def torchao(stem, w, recipe):
     at = f"{stem}._weight_"
+    if recipe.get("tiles"):
+        both = np.stack([w.scales, w.zeros], 2).swapaxes(0, 1)
+        return {at + "qdata": tinygemm(w.codes + 8, recipe["tiles"]), at + "scale_and_zero": both}
+    if isinstance(w, Int4):
+        nibbles = (w.codes & 15).astype(np.uint8)
+        return {at + "qdata": (nibbles[:, 0::2] | nibbles[:, 1::2] << 4).view(np.int8), at + "scale": w.scales.T, at + "zero_point": w.zeros.T}
     if isinstance(w, Fp8):
         return {at + "qdata": w.codes.view("V1"), at + "scale": w.scales.view("V4")}
     half = 1 << (w.bits - 1)
@@ -523,6 +558,9 @@ def torchao(stem, w, recipe):
 
 
 def torchao_config(recipe):
+    if "tiles" in recipe:
+        data = {"group_size": recipe["group"], "int4_packing_format": {"_type": "Int4PackingFormat", "_data": "TILE_PACKED_TO_4D" if recipe["tiles"] else "PLAIN"}}
+        return {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int4WeightOnlyConfig", "_version": 2, "_data": data}}}
     kind = "Float8WeightOnlyConfig" if "block" in recipe else "Int8WeightOnlyConfig" if recipe["bits"] == 8 else "IntxWeightOnlyConfig"
     data = {} if recipe.get("bits") == 8 else {"weight_dtype": {"_type": "torch.dtype", "_data": f"int{recipe['bits']}" if "bits" in recipe else "float8_e4m3fn"}}
     return {"quant_method": "torchao", "include_input_output_embeddings": False, "modules_to_not_convert": None,
@@ -615,6 +653,8 @@ def weight_of(name, x, recipe):
         return Hqq(x, recipe["bits"], recipe["group"], recipe["axis"])
     if recipe["form"] == "mlx" and "bits" in recipe:
         return Affine(x, recipe["bits"], recipe["group"])
+    if "tiles" in recipe:
+        return Int4(x, recipe["group"])
     if recipe["form"] == "bitnet":
         return Ternary(x)
     if "nested" in recipe:
@@ -728,6 +768,8 @@ RECIPES = {
     "hqq-2": {"form": "hqq", "bits": 2, "group": 32, "axis": 1},
     "hqq-3-columns": {"form": "hqq", "bits": 3, "group": 64, "axis": 0},
     "hqq-5": {"form": "hqq", "bits": 5, "group": 64, "axis": 1},
+    "hqq-4-float": {"form": "hqq", "bits": 4, "group": 64, "axis": 1, "float": 4},
+    "hqq-3-float": {"form": "hqq", "bits": 3, "group": 64, "axis": 0, "float": 4},
     "hqq-8": {"form": "hqq", "bits": 8, "group": 128, "axis": 1},
     "bitnet": {"form": "bitnet"},
     "bitnet-auto": {"form": "bitnet", "multiplies": True},
@@ -735,6 +777,9 @@ RECIPES = {
     "torchao-fp8": {"form": "torchao", "block": [1, -1]},
     "torchao-intx": {"form": "torchao", "bits": 4, "group": 64, "sym": False},
     "torchao-floats": {"form": "torchao", "bits": 4, "group": 64, "sym": False, "float_zeros": True},
+    "torchao-int4": {"form": "torchao", "tiles": 0, "group": 64},
+    "torchao-tiles": {"form": "torchao", "tiles": 8, "group": 128},
+    "torchao-tiles-2": {"form": "torchao", "tiles": 2, "group": 32},
     "quark-int4": {"form": "quark", "dtype": "int4", "scheme": "per_group", "bits": 4, "group": 128, "sym": True},
     "quark-uint4": {"form": "quark", "dtype": "uint4", "scheme": "per_group", "bits": 4, "group": 64, "sym": False, "order": True},
     "quark-int8": {"form": "quark", "dtype": "int8", "scheme": "per_channel", "bits": 8, "group": -1, "sym": True},

@@ -2,7 +2,7 @@
  * HQQ (Badri and Shaji, 2023) as its layers write themselves into safetensors files:
  *   W_q    U8, or I32 for 3 bits: the weight, cut into groups through all of its rows, as a matrix with a group in each row (axis 1) or
  *          column (axis 0). A word holds 8 / bits (3 bits: 10) numbers that lie as many rows apart as W_q has, the first in its upper
- *          bits. 5, 6 and 8 bits have a byte each.
+ *          bits. 5, 6 and 8 bits have a byte each. With view_as_float the same bytes as floats.
  *   scale, zero   floats [groups, 1] or [1, groups]: a number is (code - zero) * scale
  *   nbits, group_size, axis, channel_wise   one number each; shape [2]: rows and columns
  * What else a layer has says how it was made. Groups along the columns of a row become blocks; all others plain numbers.
@@ -114,6 +114,17 @@ static nrd_error *read_shape(nrd_quant *q, const char *stem, nrd_quant_weight *w
     return NULL;
 }
 
+/* Floats become the words that they are the bytes of; nrd_quant_shape says whether these are as many as there must be. */
+static void as_words(nrd_src_tensor *t, bool is_3)
+{
+    const int64_t size = t->dtype == NRD_DTYPE_F32 ? 4 : t->dtype == NRD_DTYPE_F16 || t->dtype == NRD_DTYPE_BF16 ? 2 : 0, word = is_3 ? 4 : 1;
+
+    if (size && t->n_dims == 2 && t->dims[1] <= INT32_MAX && t->dims[1] * size % word == 0) {
+        t->dims[1] = t->dims[1] * size / word;
+        t->dtype = is_3 ? NRD_DTYPE_I32 : NRD_DTYPE_U8;
+    }
+}
+
 static nrd_error *weight_hqq(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
     static const char *const unused[] = {".packing", ".unpack_view_dtype", ".view_as_float", ".quant_scale", ".quant_zero", ".compute_dtype",
@@ -137,6 +148,7 @@ static nrd_error *weight_hqq(nrd_quant *q, const char *stem, nrd_quant_weight *w
                           (long long)w->flat_block, (long long)bits, (long long)w->rows, (long long)w->cols);
     }
     w->bits = (int)bits;
+    as_words(&w->codes, bits == 3);
     NRD_TRY(nrd_quant_shape(&w->codes, bits == 3 ? NRD_DTYPE_I32 : NRD_DTYPE_U8, (rows + per_word - 1) / per_word, cols));
     NRD_TRY(take_floats(q, stem, ".scale", axis ? groups : 1, axis ? 1 : groups, w, &w->more[SCALE]));
     NRD_TRY(take_floats(q, stem, ".zero", axis ? groups : 1, axis ? 1 : groups, w, &w->more[ZERO]));

@@ -3,8 +3,13 @@
  *   _weight_qdata E4M3 [out, in]   Float8Tensor: _weight_scale [out, 1], one number or one for each block
  *   _weight_qdata I8 [out, in]     Int8Tensor and IntxUnpackedToInt8Tensor: _weight_scale [out, groups], _weight_zero_point alike, I8 or
  *                                  floats. Which bits the numbers have is said by `weight_dtype` in config.json.
- * _weight_act_pre_scale multiplies the input. Int4Tensor and others that are packed for a kernel are refused.
- * Source: torchao 0.18, prototype/safetensors and quantization/quantize_/workflows. */
+ *   _weight_qdata I8 [out, in / 2] Int4Tensor: pairs of numbers from -8 to 7, the lower nibble first; _weight_scale and _weight_zero_point
+ *                                  floats [groups, out]: a number is code * scale + zero
+ *   _weight_qdata I32 [out / 8, in / (16 t), 32, t / 2]   Int4TilePackedTo4dTensor, t is 2, 4 or 8: codes of 4 bits as the tensor cores' m16n8k16
+ *                                  wants its second matrix, two tiles of 16 columns a word; _weight_scale_and_zero floats [groups, out, 2]:
+ *                                  a number is (code - 8) * scale + zero. Columns that fill 1,024 up are not told from others
+ * _weight_act_pre_scale multiplies the input. What is packed for other kernels is refused.
+ * Source: torchao 0.18, prototype/safetensors and quantization/quantize_/workflows; pack_int4 of FBGEMM; int4mm.cu of PyTorch. */
 #include "model/quant/quant.h"
 
 #include <string.h>
@@ -20,6 +25,104 @@ static nrd_scale_and_min affine_of(const nrd_quant_weight *w, int64_t row, int64
     const float scale = nrd_quant_element(&w->scales, i);
     return (nrd_scale_and_min){scale, -scale * (nrd_quant_element(&w->zeros, i) + (float)w->zero_point)};
 }
+
+/* ---- Int4Tensor ---- */
+
+static void codes_int4(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
+{
+    const uint8_t *pairs = (const uint8_t *)w->codes.data + row0 * (w->cols / 2);
+    for (int64_t i = 0; i < n * w->cols / 2; i++) {
+        *out++ = (pairs[i] & 15) ^ 8;
+        *out++ = (uint8_t)(pairs[i] >> 4 ^ 8);
+    }
+}
+
+static nrd_scale_and_min affine_int4(const nrd_quant_weight *w, int64_t row, int64_t group)
+{
+    const int64_t i = group * w->rows + row;
+    const float scale = nrd_quant_element(&w->scales, i);
+    return (nrd_scale_and_min){scale, nrd_quant_element(&w->zeros, i) - 8 * scale};
+}
+
+/* The groups of a weight whose rows and columns are known. */
+static nrd_error *set_groups(nrd_quant_weight *w, int64_t n)
+{
+    if (n < 1 || w->cols % n) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %lld groups, which do not divide %lld columns", w->scales.name, (long long)n,
+                          (long long)w->cols);
+    }
+    w->bits = 4;
+    return nrd_quant_groups(w, w->cols / n);
+}
+
+static nrd_error *weight_int4(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    NRD_TRY(nrd_quant_take(q, stem, PART "zero_point", w, &w->zeros));
+    w->codes_of = codes_int4;
+    w->affine_of = affine_int4;
+    NRD_TRY(nrd_quant_shape(&w->codes, NRD_DTYPE_I8, w->rows, w->cols));
+    w->cols *= 2; /* no more than the file's bytes */
+    NRD_TRY(set_groups(w, w->scales.dims[0]));
+    NRD_TRY(nrd_quant_shape(&w->scales, NRD_DTYPE_NONE, w->n_groups, w->rows));
+    return nrd_quant_shape(&w->zeros, NRD_DTYPE_NONE, w->n_groups, w->rows);
+}
+
+/* ---- Int4TilePackedTo4dTensor ---- */
+
+enum { LANES = 32, TILE_ROWS = 8, TILE_COLS = 16 };
+
+/* A word has eight numbers of a row: columns c, c + 1, c + 8 and c + 9 of a tile and of the next one, where lane 4 * row + c / 2 has it. */
+static void codes_tiles(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
+{
+    const int64_t per_lane = w->codes.dims[3], wide = per_lane * 2 * TILE_COLS, across = w->codes.dims[1];
+
+    for (int64_t r = row0; r < row0 + n; r++) {
+        for (int64_t c = 0; c < w->cols; c++) {
+            const int64_t in_pair = c % (2 * TILE_COLS), in_tile = c % TILE_COLS;
+            const int64_t lane = r % TILE_ROWS * 4 + in_tile % 8 / 2;
+            const int64_t word = ((r / TILE_ROWS * across + c / wide) * LANES + lane) * per_lane + c % wide / (2 * TILE_COLS);
+            const int number = (int)(in_pair / TILE_COLS * 4 + in_tile / 8 * 2 + in_tile % 2);
+            *out++ = (uint8_t)(nrd_quant_word(w->codes.data, word) >> (number % 2 * 16 + number / 2 * 4) & 15);
+        }
+    }
+}
+
+static nrd_scale_and_min affine_tiles(const nrd_quant_weight *w, int64_t row, int64_t group)
+{
+    const int64_t i = (group * w->rows + row) * 2;
+    const float scale = nrd_quant_element(&w->scales, i);
+    return (nrd_scale_and_min){scale, nrd_quant_element(&w->scales, i + 1) - 8 * scale};
+}
+
+static nrd_error *weight_tiles(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    const int64_t *d = w->codes.dims;
+    nrd_src_tensor flat = w->codes;
+
+    NRD_TRY(nrd_quant_take(q, stem, PART "scale_and_zero", w, &w->scales));
+    w->zeros = w->scales; /* by which messages name them */
+    if (d[2] != LANES || (d[3] != 1 && d[3] != 2 && d[3] != 4) || d[0] > INT32_MAX / TILE_ROWS || d[1] > INT32_MAX / 128) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' is [%lld, %lld, %lld, %lld], expected tiles [out / 8, in / (16 t), 32, t / 2] with t 2, 4 "
+                          "or 8", w->codes.name, (long long)d[0], (long long)d[1], (long long)d[2], (long long)d[3]);
+    }
+    w->rows = d[0] * TILE_ROWS;
+    w->cols = d[1] * d[3] * 2 * TILE_COLS;
+    w->codes_of = codes_tiles;
+    w->affine_of = affine_tiles;
+    flat.n_dims = 2;
+    flat.dims[1] = d[1] * d[2] * d[3];
+    NRD_TRY(nrd_quant_shape(&flat, NRD_DTYPE_I32, d[0], flat.dims[1]));
+    NRD_TRY(set_groups(w, w->scales.dims[0]));
+    if (w->scales.n_dims != 3 || w->scales.dims[2] != 2) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %d dimensions, expected [groups, out, 2]", w->scales.name, w->scales.n_dims);
+    }
+    flat = w->scales;
+    flat.n_dims = 2;
+    flat.dims[1] = w->scales.dims[1] > INT32_MAX ? 0 : 2 * w->scales.dims[1];
+    return nrd_quant_shape(&flat, NRD_DTYPE_NONE, w->n_groups, 2 * w->rows);
+}
+
+/* ---- the others ---- */
 
 static bool is_float(const nrd_src_tensor *t)
 {
@@ -47,9 +150,13 @@ static nrd_error *weight_torchao(nrd_quant *q, const char *stem, nrd_quant_weigh
     nrd_src_tensor ignored;
 
     NRD_TRY(nrd_quant_take(q, stem, PART "qdata", w, &w->codes));
+    if (w->codes.dtype == NRD_DTYPE_I32 && w->codes.n_dims == 4) {
+        NRD_TRY(weight_tiles(q, stem, w));
+        return nrd_quant_columns(q, stem, PART "act_pre_scale", w);
+    }
     if (w->codes.dtype != NRD_DTYPE_I8 && w->codes.dtype != NRD_DTYPE_F8_E4M3) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has type %s; of torchao int8 and float8_e4m3fn are read, not what is packed for a "
-                          "kernel", w->codes.name, w->codes.type_name);
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has type %s; of torchao int8, float8_e4m3fn and int32 in tiles are read, not what "
+                          "is packed for another kernel", w->codes.name, w->codes.type_name);
     }
     NRD_TRY(nrd_quant_take(q, stem, PART "scale", w, &w->scales));
     nrd_quant_try(q, stem, PART "zero_point", w, &w->zeros);
@@ -61,8 +168,7 @@ static nrd_error *weight_torchao(nrd_quant *q, const char *stem, nrd_quant_weigh
         s.block_rows = s.block_cols = w->scales.dims[0] > 0 && w->rows % w->scales.dims[0] == 0 ? w->rows / w->scales.dims[0] : 0;
         NRD_TRY(nrd_quant_fp8_values(w, &s));
     } else if (w->scales.n_dims == 2 && w->scales.dims[0] != w->rows && w->scales.dims[1] == w->rows) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s': an Int4Tensor of torchao is not read; known are Int8Tensor, IntxUnpackedToInt8Tensor "
-                          "and Float8Tensor", w->codes.name);
+        NRD_TRY(weight_int4(q, stem, w));
     } else {
         NRD_TRY(weight_integers(w, &s));
     }
