@@ -578,27 +578,83 @@ static expr *read_ref(schema_reader *r, const char *ref)
     return nrd_guided_rule_ref(b, made);
 }
 
-/* Keywords that are kept, or that only describe. */
+enum { /* what the value of a keyword may be */
+    ANY = 0,
+    BOOL = 1,
+    NUMBER = 2,
+    TEXT = 4,
+    LIST = 8,
+    OBJECT = 16,
+    NAMES = 32, /* a list of strings */
+};
+
+static int kind_of(const nrd_json *v)
+{
+    return v->type == NRD_JSON_BOOL     ? BOOL
+           : nrd_json_is_number(v)      ? NUMBER
+           : v->type == NRD_JSON_STRING ? TEXT
+           : v->type == NRD_JSON_ARRAY  ? LIST
+           : v->type == NRD_JSON_OBJECT ? OBJECT
+                                        : ANY; /* null is as if it were not there */
+}
+
+static bool is_names(const nrd_json *list)
+{
+    for (size_t i = 0; i < nrd_json_len(list); i++) {
+        if (list->child[i].type != NRD_JSON_STRING) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Keywords that are kept, or that only describe. A limit of another type would bind nothing. */
 static void check_keywords(schema_reader *r, const nrd_json *s)
 {
-    static const char *const known[] = {
-        "type", "enum", "const", "properties", "required", "additionalProperties", "items",
-        "prefixItems", "minItems", "maxItems", "minLength", "maxLength", "pattern", "format",
-        "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "anyOf", "oneOf",
-        "allOf", "$ref", "$defs", "definitions", "title", "description", "default", "examples", "example",
-        "$schema", "$id", "$comment", "$anchor", "deprecated", "readOnly", "writeOnly", "nullable",
-        "discriminator", "contentMediaType", "contentEncoding", "strict",
+    static const struct {
+        const char *name;
+        int kinds;
+        const char *what;
+    } known[] = {
+        {"type", TEXT | NAMES, "a type or a list of types"},
+        {"properties", OBJECT, "an object"},
+        {"required", NAMES, "a list of names"},
+        {"additionalProperties", BOOL | OBJECT, "a schema"},
+        {"items", BOOL | OBJECT, "one schema (prefixItems has one for each place)"},
+        {"prefixItems", LIST, "a list of schemas"},
+        {"enum", LIST, "a list"},
+        {"pattern", TEXT, "a string"},
+        {"format", TEXT, "a string"},
+        {"minimum", NUMBER, "a number"},
+        {"maximum", NUMBER, "a number"},
+        {"exclusiveMinimum", NUMBER, "a number"},
+        {"exclusiveMaximum", NUMBER, "a number"},
+        {"$ref", TEXT, "a string"},
+        {"nullable", BOOL, "true or false"},
+        {"const", ANY, NULL}, {"minItems", ANY, NULL}, {"maxItems", ANY, NULL}, {"minLength", ANY, NULL},
+        {"maxLength", ANY, NULL}, {"multipleOf", ANY, NULL}, {"anyOf", ANY, NULL}, {"oneOf", ANY, NULL},
+        {"allOf", ANY, NULL}, {"$defs", ANY, NULL}, {"definitions", ANY, NULL}, {"title", ANY, NULL},
+        {"description", ANY, NULL}, {"default", ANY, NULL}, {"examples", ANY, NULL}, {"example", ANY, NULL},
+        {"$schema", ANY, NULL}, {"$id", ANY, NULL}, {"$comment", ANY, NULL}, {"$anchor", ANY, NULL},
+        {"deprecated", ANY, NULL}, {"readOnly", ANY, NULL}, {"writeOnly", ANY, NULL}, {"discriminator", ANY, NULL},
+        {"contentMediaType", ANY, NULL}, {"contentEncoding", ANY, NULL}, {"strict", ANY, NULL},
     };
     for (size_t i = 0; i < s->n; i++) {
+        const nrd_json *v = &s->child[i];
         size_t k = 0, n = sizeof known / sizeof known[0];
-        while (k < n && strcmp(known[k], s->child[i].key) != 0) {
+        while (k < n && strcmp(known[k].name, v->key) != 0) {
             k++;
         }
-        bool off = !strcmp(s->child[i].key, "uniqueItems") && !nrd_json_bool(&s->child[i], true);
+        bool off = !strcmp(v->key, "uniqueItems") && !nrd_json_bool(v, true);
         if (k == n && !off) {
             char name[64];
-            snprintf(name, sizeof name, "%.60s", s->child[i].key);
+            snprintf(name, sizeof name, "%.60s", v->key);
             refuse(r, name, "is not supported");
+            return;
+        }
+        const int kind = kind_of(v), may = k < n ? known[k].kinds : ANY;
+        if (may != ANY && kind != ANY && !(may & kind) && !((may & NAMES) && kind == LIST && is_names(v))) {
+            nrd_guided_fail(r->b, NRD_ERR_INVALID_ARG, "schema: '%s' must be %s", known[k].name, known[k].what);
             return;
         }
     }

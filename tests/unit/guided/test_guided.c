@@ -194,6 +194,18 @@ static void test_refusals(void **state)
     expect_refused(v, "ebnf_grammar", "root ::= \"x", "not closed");
     expect_refused(v, "json_schema", "{\"type\":\"strin\"}", "no type");
     expect_refused(v, "json_schema", "{\"not\":{}}", "'not' is not supported");
+    expect_refused(v, "json_schema", "{\"type\":5}", "'type' must be a type");
+    expect_refused(v, "json_schema", "{\"type\":[\"string\",5]}", "'type' must be a type");
+    expect_refused(v, "json_schema", "{\"type\":\"object\",\"properties\":[]}", "'properties' must be an object");
+    expect_refused(v, "json_schema", "{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":\"a\"}", "'required' must be a list of names");
+    expect_refused(v, "json_schema", "{\"type\":\"object\",\"additionalProperties\":\"no\"}", "'additionalProperties' must be a schema");
+    expect_refused(v, "json_schema", "{\"type\":\"array\",\"items\":[{\"type\":\"null\"}]}", "'items' must be one schema");
+    expect_refused(v, "json_schema", "{\"type\":\"array\",\"prefixItems\":{}}", "'prefixItems' must be a list");
+    expect_refused(v, "json_schema", "{\"enum\":\"a\"}", "'enum' must be a list");
+    expect_refused(v, "json_schema", "{\"type\":\"string\",\"pattern\":5}", "'pattern' must be a string");
+    expect_refused(v, "json_schema", "{\"type\":\"integer\",\"minimum\":\"5\"}", "'minimum' must be a number");
+    expect_refused(v, "json_schema", "{\"type\":\"integer\",\"minimum\":5,\"exclusiveMinimum\":true}", "'exclusiveMinimum' must be a number");
+    expect_refused(v, "json_schema", "{\"type\":\"string\",\"nullable\":\"yes\"}", "'nullable' must be true or false");
     expect_refused(v, "json_schema", "{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems");
     expect_refused(v, "json_schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "oneOf");
     expect_refused(v, "json_schema", "{\"$ref\":\"#/x\"}", "leads nowhere");
