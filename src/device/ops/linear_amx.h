@@ -13,17 +13,16 @@
  *              way, and a token's bits must not depend on others. Blocks of tokens whose panels
  *              stay in L2 meet four tiles at a time, in pieces of columns that L1 holds.
  * Bound        Block types, 1 tile x 16 tokens, 32 k: a dot of 16 rows and the store of its sums,
- *              16 cycles each of different units; the float part 24 on two ports, 32 with a
- *              minimum, 16 for int8; loads 28 to 36 on two ports. The AVX-512 form has 64 for its
+ *              16 cycles each of different units. While the unit works, one of the two ports of 512
+ *              bits has all products and conversions, the other additions only: 32 of a product
+ *              and a multiply-add, 48 with a minimum, 16 for int8. What the tiles' instructions take
+ *              of both ports included: 50, 58 with a minimum. The AVX-512 form has 64 for its
  *              dots beside the float part. bfloat16, 4 tiles x 16 tokens, 32 k: 8 dots of 16
  *              rows, 128 cycles of the unit; loads 48.
- * Measured     docs/performance/cpu-kernels.md. Cycles: a tile of sums zeroed, dotted and stored
- *              26 with the loads of both its tiles (19 without; 30 if the store follows its own
- *              dot), unpacking a block 10, a whole step of q4_0 out of L1 62: dots and stores do
- *              not run beside the float part as far as their units would allow; why is not known.
+ * Measured     docs/performance/cpu-kernels.md. Cycles of a step out of L1: 60, 70 with a minimum.
  * Tried        Sums in a ring of 2 to 20 places, in case loads wait for stores to leave their
  *              queue: no better from 64 tokens on, up to -24 %. One dot under way -14 %, four
- *              -10 %. The float part around the dot: worse. Panels of 8 tokens -12 %. Two scales
+ *              -10 %. Some of the conversions as such: no better, with a minimum -15 %. The float part around the dot: worse. Panels of 8 tokens -12 %. Two scales
  *              in 32 k (q2_k, q3_k, q6_k) as twice K = 16: 0.8 of the AVX-512 form. bfloat16:
  *              asking for panels ahead -2 to -13 %; 128 or 320 columns -8 to +4 %; blocks of 32
  *              or 128 tokens -7 to +7 %, of 512 -14 %.
@@ -89,20 +88,14 @@ typedef struct mx_job {
     int64_t y_stride;
 } mx_job;
 
-/* A step: a block of one tile and one panel. Steps go through blocks, then tiles, then panels. */
+/* A run is one tile and one panel, a step one block of it. Runs go through tiles, then panels. */
 typedef struct mx_place {
     const uint8_t *panel, *room;
-    int64_t block;
     int32_t tile, token;
 } mx_place;
 
-/* True when blocks begin again: another tile or panel. */
-NRD_INLINE bool mx_next(mx_place *at, const mx_job *j)
+NRD_INLINE void mx_next(mx_place *at, const mx_job *j)
 {
-    if (++at->block < j->n_blocks) {
-        return false;
-    }
-    at->block = 0;
     at->room += MX_TILE_ROOM;
     if (++at->tile == j->n_tiles) {
         at->tile = 0;
@@ -110,22 +103,27 @@ NRD_INLINE bool mx_next(mx_place *at, const mx_job *j)
         at->panel += j->panel_bytes;
         at->token += MX_T;
     }
-    return true;
+}
+
+/* Exact below 2^22, which 32 products of signed bytes are. While the unit works, and some hundred cycles after, the second
+ * port of 512 bits takes additions only, and a conversion would wait for the first one, which has all multiplications. */
+NRD_INLINE vf mx_to_float(vi sum)
+{
+    enum { BITS = 0x4b400000 }; /* of 1.5 x 2^23, whose last digit counts 1 */
+    return vf_sub(_mm512_castsi512_ps(vi_add(sum, vi_set1_32(BITS))), vf_set1(12582912.0f));
 }
 
 /* The float part of a step. */
-NRD_KERNEL void mx_scale(const mx_kind kind, const mx_place *at, const int32_t *sum, vf *acc)
+NRD_KERNEL void mx_scale(const mx_kind kind, const uint8_t *panel, const uint8_t *room, const int32_t *sum, vf *acc)
 {
-    const float *xd =
-        (const float *)(const void *)(at->panel + at->block * MX_PANEL_STEP + MX_T * 32);
-    const float *xs = xd + MX_T;
-    const float *scales = (const float *)(const void *)(at->room + at->block * MX_ROOM_STEP + 512);
+    const float *xd = (const float *)(const void *)(panel + MX_T * 32), *xs = xd + MX_T;
+    const float *scales = (const float *)(const void *)(room + 512);
     const vf d = kind.has_scale ? vf_load(scales) : vf_zero();
     const vf m = kind.has_min ? vf_load(scales + 16) : vf_zero();
 
     NRD_UNROLL
     for (int t = 0; t < MX_T; t++) {
-        vf dot = vf_from_vi(vi_load(sum + t * 16)), v = vf_set1(xd[t]);
+        vf dot = mx_to_float(vi_load(sum + t * 16)), v = vf_set1(xd[t]);
         if (kind.has_min) { /* before the dots, as in tile_q() */
             acc[t] = vf_fma(m, vf_set1(xs[t]), acc[t]);
         }
@@ -133,68 +131,94 @@ NRD_KERNEL void mx_scale(const mx_kind kind, const mx_place *at, const int32_t *
     }
 }
 
-NRD_KERNEL void mx_begin(const mx_job *j, const mx_place *at, vf *acc)
+/* n: tokens that are present. */
+NRD_KERNEL void mx_begin(const mx_job *j, float *y, int32_t n, vf *acc)
 {
-    const float *y = j->y + at->token * j->y_stride + at->tile * 16;
+    const int64_t step = j->y_stride;
 
     NRD_UNROLL
     for (int t = 0; t < MX_T; t++) {
-        acc[t] =
-            j->is_first || at->token + t >= j->n_tokens ? vf_zero() : vf_load(y + t * j->y_stride);
+        acc[t] = j->is_first || t >= n ? vf_zero() : vf_load(y + t * step);
     }
-}
-
-NRD_KERNEL void mx_end(const mx_job *j, const mx_place *at, const vf *acc)
-{
-    float *y = j->y + at->token * j->y_stride + at->tile * 16;
-
-    NRD_UNROLL
-    for (int t = 0; t < MX_T; t++) {
-        if (at->token + t < j->n_tokens) {
-            vf_store(y + t * j->y_stride, acc[t]);
+    if (j->is_first) { /* results come in 16 lines, which would be waited for one after the other */
+        for (int t = 0; t < n; t++, y += step) {
+            __builtin_prefetch(y, 0, 2);
         }
     }
 }
 
-/* Turn i: the sums of step i - 2 leave their register of tiles, which then takes the dots of step
- * i; the float part is that of step i - 2. */
-#define MX_TURN(c, a, b)                                                                           \
+NRD_KERNEL void mx_end(float *y, int64_t step, int32_t n, const vf *acc)
+{
+    NRD_UNROLL
+    for (int t = 0; t < MX_T; t++) {
+        if (t < n) {
+            vf_store(y + t * step, acc[t]);
+        }
+    }
+}
+
+/* The dots of the next step go into the sums of register c. Behind the last run they are of the first one, for nothing. */
+#define MX_DOTS(c, a, b)                                                                           \
     do {                                                                                           \
-        const bool is_done = i >= 2 && i - 2 < total;                                              \
-        if (is_done) {                                                                             \
-            mx_store(c, sums, 64);                                                                 \
-        }                                                                                          \
-        if (i < total) {                                                                           \
-            mx_zero(c);                                                                            \
-            mx_load(b, now.room + now.block * MX_ROOM_STEP, 64);                                   \
-            mx_load(a, now.panel + now.block * MX_PANEL_STEP, 32);                                 \
-            mx_dot_i8(c, a, b);                                                                    \
-            mx_next(&now, j);                                                                      \
-        }                                                                                          \
-        if (is_done) {                                                                             \
-            const mx_place was = old;                                                              \
-            mx_scale(kind, &old, sums, acc);                                                       \
-            if (mx_next(&old, j)) {                                                                \
-                mx_end(j, &was, acc);                                                              \
-                if (i - 1 < total) {                                                               \
-                    mx_begin(j, &old, acc);                                                        \
-                }                                                                                  \
+        mx_zero(c);                                                                                \
+        mx_load(b, next_room, 64);                                                                 \
+        mx_load(a, next_panel, 32);                                                                \
+        mx_dot_i8(c, a, b);                                                                        \
+        next_room += MX_ROOM_STEP;                                                                 \
+        next_panel += MX_PANEL_STEP;                                                               \
+        if (--next_blocks == 0) {                                                                  \
+            mx_next(&next, j);                                                                     \
+            if (next.token >= j->n_tokens) {                                                       \
+                next = (mx_place){.panel = j->panels, .room = j->room};                            \
             }                                                                                      \
+            next_room = next.room;                                                                 \
+            next_panel = next.panel;                                                               \
+            next_blocks = n_blocks;                                                                \
         }                                                                                          \
-        i++;                                                                                       \
+    } while (0)
+/* A step's sums leave their register, which then takes the dots of the step after the next one. */
+#define MX_STEP(c, a, b)                                                                           \
+    do {                                                                                           \
+        mx_store(c, sums, 64);                                                                     \
+        MX_DOTS(c, a, b);                                                                          \
+        mx_scale(kind, panel, room, sums, acc);                                                    \
+        panel += MX_PANEL_STEP;                                                                    \
+        room += MX_ROOM_STEP;                                                                      \
     } while (0)
 
 NRD_KERNEL void mx_run(const mx_kind kind, const mx_job *j)
 {
     _Alignas(64) int32_t sums[MX_T * 16];
-    const int64_t total = j->n_blocks * j->n_tiles * ((j->n_tokens + MX_T - 1) / MX_T);
-    mx_place now = {.panel = j->panels, .room = j->room}, old = now;
-    vf acc[MX_T];
+    const int64_t n_blocks = j->n_blocks;
+    mx_place at = {.panel = j->panels, .room = j->room}, next = at;
+    const uint8_t *next_room = next.room, *next_panel = next.panel;
+    int64_t next_blocks = n_blocks;
+    bool is_second = false; /* the run begins with sums in register 1 */
 
-    mx_begin(j, &old, acc);
-    for (int64_t i = 0; i < total + 2;) {
-        MX_TURN(0, 4, 6);
-        MX_TURN(1, 5, 7);
+    MX_DOTS(0, 4, 6);
+    MX_DOTS(1, 5, 7);
+    while (at.token < j->n_tokens) {
+        float *y = j->y + at.token * j->y_stride + at.tile * 16;
+        const int32_t n = j->n_tokens - at.token < MX_T ? j->n_tokens - at.token : MX_T;
+        const uint8_t *panel = at.panel, *room = at.room;
+        int64_t b = n_blocks;
+        vf acc[MX_T];
+
+        mx_begin(j, y, n, acc);
+        if (is_second) {
+            MX_STEP(1, 5, 7);
+            b--;
+        }
+        for (; b >= 2; b -= 2) {
+            MX_STEP(0, 4, 6);
+            MX_STEP(1, 5, 7);
+        }
+        is_second = b > 0;
+        if (is_second) {
+            MX_STEP(0, 4, 6);
+        }
+        mx_end(y, j->y_stride, n, acc);
+        mx_next(&at, j);
     }
 }
 
