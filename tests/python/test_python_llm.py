@@ -78,6 +78,17 @@ def test_a_head_in_two_steps_makes_the_same_choices(nereid, wide, how):
     assert [o.outputs[0] for o in got] == [o.outputs[0] for o in want]
 
 
+def test_ten_thousand_greedy_tokens_are_the_same_with_a_head_in_two_steps(nereid, wide):
+    params = nereid.SamplingParams(max_tokens=200, ignore_eos=True, temperature=0)
+    prompts = [[1, 5 + i, 300 + 7 * i] for i in range(52)]
+    said = []
+    for two in (False, True):
+        with nereid.LLM(wide, n_threads=2, max_batch_size=8, two_step_head=two) as llm:
+            said.append([o.outputs[0].token_ids for o in llm.generate(prompts, params)])
+    assert said[0] == said[1] and sum(map(len, said[0])) == 10400
+    assert len({t for ids in said[0] for t in ids}) > 500  # not one token for ever
+
+
 def test_a_head_in_two_steps_is_refused_where_there_is_none(nereid, model, wide, tmp_path):
     with pytest.raises(nereid.UnsupportedError, match="two_step_head: not with this engine: compute_dtype is float32"):
         nereid.LLM(wide, two_step_head=True, compute_dtype="float32")
