@@ -89,12 +89,17 @@ def checkpoints():
         tensors, fields, _ = quantized.quantized(ones, name)
         yield name, [text({**few, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
-    for name, width in (("gptq-p-7", 32), ("gptq-8-act", 64)):
+    quantized.RECIPES["ct-marlin-4"]["group"] = -1
+    for name, width in (("gptq-p-7", 32), ("gptq-8-act", 64), ("ct-24-fp8", 32), ("torchao-int4", 64), ("torchao-tiles-2", 32)):
         wide = {key: np.ones([width if n in (HIDDEN, HIDDEN // HEADS) else n for n in x.shape], np.float32) for key, x in ones.items()}
         quantized.RECIPES[name]["group"] = 32
         tensors, fields, _ = quantized.quantized(wide, name)
         yield name, [text({**few, "hidden_size": width, "num_key_value_heads": HEADS, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
+    square = {key: np.ones([64 if n != 10 else n for n in x.shape], np.float32) for key, x in ones.items()}
+    tensors, fields, _ = quantized.quantized(square, "ct-marlin-4")
+    yield "ct-marlin-4", [text({**few, "hidden_size": 64, "intermediate_size": 64, "num_key_value_heads": HEADS, "quantization_config": fields}),
+                          written(hf_folder.write_safetensors, tensors, "float16")]
     # numbers of which most are small, by which the order of codes is told
     wide = {key: np.ones([64 if n in (HIDDEN, HIDDEN // HEADS) else n for n in x.shape]) for key, x in ones.items()}
     wide = {key: ((np.arange(x.size) * 7919 % 1009 / 504 - 1) ** 3).reshape(x.shape).astype(np.float32) for key, x in wide.items()}

@@ -228,7 +228,12 @@ def bnb(w, recipe):
     return {}
 
 
-LIBRARIES = {"mlx": mlx, "hqq": hqq, "bitnet": bitnet, "torchao": torchao, "quark": quark, "auto_round": auto_round, "modelopt": modelopt, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
+def eetq(w, recipe):
+    """A library that only GPUs build; the order is that of its cutlass_preprocessors.cc, compiled for a CPU and compared once."""
+    return {}
+
+
+LIBRARIES = {"eetq": eetq, "mlx": mlx, "hqq": hqq, "bitnet": bitnet, "torchao": torchao, "quark": quark, "auto_round": auto_round, "modelopt": modelopt, "bnb": bnb, "gptq": gptq, "awq": awq, "compressed": compressed, "fp8": fp8}
 
 
 def check_mxfp4(arch):

@@ -56,7 +56,7 @@ TYPES = {"gptq-4": "q4_0", "gptq-4-asym": "q4_1", "gptq-3": "q4_0", "gptq-2": "q
          "modelopt-fp8": "fp8", "modelopt-nvfp4": "nvfp4", "modelopt-awq": "q4_0", "modelopt-w4a8-nvfp4": "nvfp4", "modelopt-w4a8-mxfp4": "q5_0", "modelopt-fp8-blocks": "fp8_b128", "modelopt-fp8-real": "fp8_b128",
          "modelopt-w8a16": "int8", "modelopt-w8a8": "int8",
          "ct-24": "float16", "ct-24-fp8": "fp8", "ct-24-int8": "int8", "ct-marlin-4": "q4_0", "ct-marlin-8": "int8",
-         "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "q4_0", "modelopt-w4a8-columns": "q4_0", "modelopt-nvfp4-columns": "nvfp4", "bnb-nf4": "nf4", "bnb-fp4": "fp4", "bnb-int8": "int8"}
+         "ct-mxfp8": "mxfp8", "modelopt-mxfp8": "mxfp8", "modelopt-w4a8": "q4_0", "modelopt-awq-columns": "q4_0", "modelopt-w4a8-columns": "q4_0", "modelopt-nvfp4-columns": "nvfp4", "bnb-nf4": "nf4", "bnb-fp4": "fp4", "bnb-int8": "int8", "eetq": "int8"}
 
 
 @pytest.mark.parametrize("recipe", TYPES)
@@ -76,7 +76,7 @@ def logprobs(folder, tmp_path):
 
 
 @pytest.mark.parametrize("recipe", ["gptq-p-5", "gptq-p-6", "gptq-p-7", "auto-round-5", "hqq-2", "hqq-5", "hqq-8", "mlx-2", "mlx-3", "mlx-5", "mlx-6", "mlx-8",
-                                    "torchao-int4", "torchao-tiles", "torchao-tiles-2", "hqq-4-float", "hqq-3-float", "ct-24", "ct-24-fp8", "ct-24-int8", "ct-marlin-4", "ct-marlin-8"])
+                                    "torchao-int4", "torchao-tiles", "torchao-tiles-2", "hqq-4-float", "hqq-3-float", "eetq", "ct-24", "ct-24-fp8", "ct-24-int8", "ct-marlin-4", "ct-marlin-8"])
 def test_bits_that_no_golden_has_mean_their_numbers(recipe, tmp_path):
     """Beside a folder of the floats that they stand for."""
     meant = write(tmp_path / "q", recipe, dtype="float32")
@@ -800,6 +800,10 @@ LIES = [
     ("ct-nvfp4", without("weight_global_scale"), f"tensor '{LAYER}.weight_global_scale' is missing"),
     ("ct-mxfp4", put("weight_scale", at((2, 1), 255)), f"'{LAYER}.weight_scale' has the scale nan for row 2, group 1"),
     ("ct-4", field(format="mxfp6-pack-quantized"), "format 'mxfp6-pack-quantized' is not supported; known: pack-quantized"),
+    ("eetq", field(weights="int4"), "weights 'int4' is not supported; known: int8"),
+    ("eetq", without("weight_scales"), f"'{LAYER}.weight'"),
+    ("eetq", put("weight_scales", lambda x: x[1:]), f"'{LAYER}.weight_scales' has shape [255], expected [256]"),
+    ("eetq", put("weight", lambda x: np.zeros_like(x)), f"'{LAYER}.weight' is in no order that is known"),
     ("ct-24", put("bitmask", lambda x: x | 1), f"'{LAYER}.weight' does not have half of its columns in row"),
     ("ct-24-fp8", put("bitmask", lambda x: x & 127), f"'{LAYER}.weight' does not have half of its columns in row"),
     ("ct-24", put("bitmask", lambda x: x[:, :-1]), f"'{LAYER}.bitmask' has shape [256, 63], expected [256, 64]"),

@@ -64,8 +64,8 @@ def _tiny():
                          ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-mxfp8"), ("llama", "modelopt-awq-columns"),
                          ("llama", "modelopt-w4a8-columns"), ("llama", "modelopt-nvfp4-columns"), ("llama", "modelopt-w4a8-nvfp4"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
                          ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("deepseek_v3", "fp8"), ("llama", "hqq-4"), ("llama", "hqq-3-columns"),
-                         ("llama", "bitnet"), ("llama", "mlx-4"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double"), ("llama", "bnb-fp4")):
-        mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "gptq-4-act-asym", "awq", "hqq-4", "bitnet", "mlx-4") else {}
+                         ("llama", "bitnet"), ("llama", "mlx-4"), ("llama", "ct-24-fp8"), ("llama", "ct-marlin-4"), ("llama", "torchao-int4"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double"), ("llama", "bnb-fp4")):
+        mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "gptq-4-act-asym", "awq", "hqq-4", "bitnet", "mlx-4", "torchao-int4") else {}
         dtype = "float32" if recipe in UNPACKED else "float16"
         yield row(f"{arch}-{recipe}", arch, "safetensors", dtype=dtype, shards=1, quantized=recipe, **short, **mins)
     yield row("gpt_oss-32-mxfp4", "gpt_oss-32", "safetensors", dtype="float32", shards=2, quantized="mxfp4", **short)
@@ -131,6 +131,8 @@ SAME = {
     **_same_quantized("llama", "gptq-4", "modelopt-w4a8"),
     **_same_quantized("llama", "gptq-4", "modelopt-awq"),
     **_same_quantized("llama", "gptq-8-row", "bnb-int8"),
+    **_same_quantized("llama", "gptq-8-row", "eetq"),
+    **_same_quantized("llama", "hqq-4", "hqq-4-float", **HALF_MINS),
     "gpt_oss-32-gguf-mxfp4": {"golden": "gpt_oss-32-mxfp4", "arch": "gpt_oss-32", "format": "gguf", "quant": "mxfp4",
                               "gguf_version": 3},
     **{arch: {"golden": family.seed, "arch": arch, "format": "safetensors", "dtype": "float32", "shards": 1}

@@ -481,6 +481,44 @@ def modelopt_config(recipe):
     return {"quant_method": "modelopt", "quant_algo": recipe["algo"], "producer": {"name": "modelopt"}}
 
 
+# columns of a group, as loads of a product on GPUs take them
+PERMUTED = {8: [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15],
+            4: [0, 1, 8, 9, 16, 17, 24, 25, 2, 3, 10, 11, 18, 19, 26, 27, 4, 5, 12, 13, 20, 21, 28, 29, 6, 7, 14, 15, 22, 23, 30, 31]}
+
+
+def for_mixed_gemm(codes, bits, order):
+    """Codes [out, in] plus half their range as TensorRT-LLM's preprocess_weights_for_mixed_gemm leaves them, step by step as that
+    does it: int8 [in, out] or [in, out / 2]. order: that of a GPU before Hopper ("tiles"), of newer versions on Hopper ("columns"),
+    of others ("plain")."""
+    rows, cols = codes.shape
+    x = codes.T.copy()  # [in, out]
+    if order != "plain":
+        group = PERMUTED[bits]
+        x = x.reshape(-1, len(group), rows)[:, group].reshape(cols, rows)
+    x = x.T  # each output's numbers behind each other
+    if order == "tiles":
+        turns = 16 // bits
+        x = x.reshape(rows // turns, turns, cols // 64, 64).transpose(0, 2, 1, 3)
+    x = x.reshape(-1)
+    if order == "plain":
+        x = x ^ (1 << (bits - 1))  # signed
+    elif bits == 8:
+        x = x.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(-1)
+    else:
+        x = x.reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(-1)
+    x = x.astype(np.uint8)
+    x = x if bits == 8 else x[0::2] | x[1::2] << 4
+    return x.view(np.int8).reshape(cols, -1)
+
+
+def eetq(stem, w, recipe):
+    return {f"{stem}.weight": for_mixed_gemm(w.codes, 8, "tiles"), f"{stem}.weight_scales": w.scales[:, 0]}
+
+
+def eetq_config(recipe):
+    return {"quant_method": "eetq", "weights": "int8", "modules_to_not_convert": None}
+
+
 def hqq(stem, w, recipe):
     def text(s):
         return np.frombuffer(s.encode(), np.uint8)
@@ -636,7 +674,7 @@ def bnb_config(recipe):
 
 FORMS = {"modelopt": (modelopt, modelopt_config), "bnb": (bnb, bnb_config), "gptq": (gptq, gptq_config), "awq": (awq, awq_config), "fp8": (fp8, fp8_config),
          "compressed": (compressed, compressed_config), "auto_round": (auto_round, auto_round_config),
-         "hqq": (hqq, hqq_config), "bitnet": (bitnet, bitnet_config), "torchao": (torchao, torchao_config), "quark": (quark, quark_config), "mlx": (mlx, mlx_config)}
+         "hqq": (hqq, hqq_config), "bitnet": (bitnet, bitnet_config), "torchao": (torchao, torchao_config), "quark": (quark, quark_config), "mlx": (mlx, mlx_config), "eetq": (eetq, eetq_config)}
 
 
 def weight_of(name, x, recipe):
@@ -789,6 +827,7 @@ RECIPES = {
     **{f"mlx-{bits}": {"form": "mlx", "bits": bits, "group": 64} for bits in (2, 3, 4, 5, 6, 8)},
     "mlx-mxfp4": {"form": "mlx", "kind": "mxfp4"},
     "mlx-mxfp8": {"form": "mlx", "kind": "mxfp8", "block": [1, 32]},
+    "eetq": {"form": "eetq", "bits": 8, "group": -1, "sym": True},
     "bnb-nf4": {"form": "bnb", "kind": "nf4", "nested": False},
     "bnb-nf4-double": {"form": "bnb", "kind": "nf4", "nested": True},
     "bnb-fp4": {"form": "bnb", "kind": "fp4", "nested": False},

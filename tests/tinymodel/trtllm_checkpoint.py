@@ -47,36 +47,6 @@ RECIPES = {
     "sq-smoother": ("W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", "gptq-8-row-columns", False),
 }
 
-# columns of a group, as loads of a product on GPUs take them
-PERMUTED = {8: [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15],
-            4: [0, 1, 8, 9, 16, 17, 24, 25, 2, 3, 10, 11, 18, 19, 26, 27, 4, 5, 12, 13, 20, 21, 28, 29, 6, 7, 14, 15, 22, 23, 30, 31]}
-
-
-def for_mixed_gemm(codes, bits, order):
-    """Codes [out, in] plus half their range as TensorRT-LLM's preprocess_weights_for_mixed_gemm leaves them, step by step as that
-    does it: int8 [in, out] or [in, out / 2]. order: that of a GPU before Hopper ("tiles"), of newer versions on Hopper ("columns"),
-    of others ("plain")."""
-    rows, cols = codes.shape
-    x = codes.T.copy()  # [in, out]
-    if order != "plain":
-        group = PERMUTED[bits]
-        x = x.reshape(-1, len(group), rows)[:, group].reshape(cols, rows)
-    x = x.T  # each output's numbers behind each other
-    if order == "tiles":
-        turns = 16 // bits
-        x = x.reshape(rows // turns, turns, cols // 64, 64).transpose(0, 2, 1, 3)
-    x = x.reshape(-1)
-    if order == "plain":
-        x = x ^ (1 << (bits - 1))  # signed
-    elif bits == 8:
-        x = x.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(-1)
-    else:
-        x = x.reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(-1)
-    x = x.astype(np.uint8)
-    x = x if bits == 8 else x[0::2] | x[1::2] << 4
-    return x.view(np.int8).reshape(cols, -1)
-
-
 INPUT, ACT = np.float32(32), np.float32(0.125)  # scales of static inputs and outputs
 
 
@@ -245,7 +215,7 @@ def checkpoint(tensors, recipe, order="tiles"):
                 for name in ("attention.quantization_scaling_factor", "mlp.quantization_scaling_factor"):
                     out[f"{layer}.{name}"] = value
     for name in [name for name in out if name.endswith(".codes")]:
-        packed = for_mixed_gemm(out.pop(name), 8 if algo.startswith("W8") else 4, order)
+        packed = quantized.for_mixed_gemm(out.pop(name), 8 if algo.startswith("W8") else 4, order)
         out[name[:-len("codes")] + "weight"] = packed.view(np.float16) if algo.endswith("_GPTQ") else packed
     for name in list(out):
         if name.endswith(".qserve"):

@@ -6,6 +6,8 @@
  *                  input is divided. With static inputs (..._PER_TENSOR_PLUGIN) the scale is that of a product of int8 numbers
  *                  as int8 again: it is the weight's times the input's and act_scale's.
  *
+ * EETQ's layers have the first of these, weight I8 [in, out], as that was in FasterTransformer: always TILES, and weight_scales F16 [out].
+ *
  * Weights of W8A16 and W4A16 lie as a GPU's product reads them, by the GPU of the machine that converted (its
  * preprocess_weights_for_mixed_gemm), which config.json does not name. Let W be [out, in], the code of a number plus half
  * the range:
@@ -25,12 +27,15 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { TILES = 1, COLUMNS = 2, PLAIN = 4, TILE = 64, FEW_ROWS = 16, SAMPLE_BYTES = 1 << 20 };
 
-static const char *advice(bool is_gptq)
+static const char *advice(const nrd_quant_settings *s)
 {
-    return is_gptq ? "Give the GPTQ folder itself" : "Convert without --use_weight_only, and give --quantize";
+    return s->whole == nrd_quant_gptq_product  ? "Give the GPTQ folder itself"
+           : s->whole == nrd_quant_weight_only ? "Convert without --use_weight_only, and give --quantize"
+                                               : "Give the original model, and --quantize int8";
 }
 
 static const char *const order_names = "the order of GPUs before Hopper, of Hopper, or rows as they are";
@@ -195,7 +200,7 @@ static nrd_error *look_at_order(nrd_quant *q, nrd_quant_weight *w, bool is_gptq)
     can = is_gptq ? by_groups(w, can, n_rows, row) & s->orders : by_rows(w, can & s->orders, n_rows, row);
     if (!can) {
         err = nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' is in no order that is known (%s), or in another one than those before it. %s",
-                         w->codes.name, order_names, advice(is_gptq));
+                         w->codes.name, order_names, advice(s));
     } else if (w->cols > TILE || !(can & TILES)) { /* rows of one tile are the same in TILES and COLUMNS */
         s->orders = can;
     }
@@ -209,15 +214,15 @@ nrd_error *nrd_quant_check_order_of_product(nrd_quant *q)
     const nrd_quant_settings *s = nrd_quant_settings_of(q);
     return is_one(s->orders) ? NULL
                              : nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization: in which order the weights' numbers are (%s) cannot be told "
-                                          "from them. %s", order_names, advice(s->whole == nrd_quant_gptq_product));
+                                          "from them. %s", order_names, advice(s));
 }
 
-nrd_error *nrd_quant_weight_only(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+/* With scales that were taken. */
+static nrd_error *weight_in_order(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
     nrd_quant_settings *s = nrd_quant_settings_of(q);
     const nrd_src_tensor *t = &w->codes;
 
-    NRD_TRY(nrd_quant_take(q, stem, ".per_channel_scale", w, &w->scales));
     NRD_TRY(nrd_quant_take(q, stem, ".weight", w, &w->codes));
     NRD_TRY(nrd_quant_shape(t, NRD_DTYPE_I8, t->dims[0], t->n_dims == 1 ? -1 : t->dims[1]));
     if (t->n_dims != 2) {
@@ -232,6 +237,30 @@ nrd_error *nrd_quant_weight_only(nrd_quant *q, const char *stem, nrd_quant_weigh
     NRD_TRY(nrd_quant_spread(w, NRD_DTYPE_NONE, s));
     return look_at_order(q, w, false);
 }
+
+nrd_error *nrd_quant_weight_only(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    NRD_TRY(nrd_quant_take(q, stem, ".per_channel_scale", w, &w->scales));
+    return weight_in_order(q, stem, w);
+}
+
+static nrd_error *open_eetq(nrd_quant *q, const nrd_json *config)
+{
+    nrd_quant_settings *s = nrd_quant_settings_of(q);
+    const nrd_json *weights = nrd_json_get(config, "weights");
+
+    s->bits = 8;
+    s->orders = TILES;
+    return strcmp(nrd_json_str(weights, "int8"), "int8") != 0 ? nrd_quant_refuse("weights", weights, "int8") : NULL;
+}
+
+static nrd_error *weight_eetq(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    NRD_TRY(nrd_quant_take(q, stem, ".weight_scales", w, &w->scales));
+    return weight_in_order(q, stem, w);
+}
+
+const nrd_quant_reader nrd_quant_eetq = {"eetq", {".weight_scales"}, open_eetq, weight_eetq};
 
 /* ---- GPTQ ---- */
 

@@ -15,7 +15,7 @@ enum { MAX_NAME = NRD_QUANT_MAX_NAME, MAX_CONFIG_BYTES = 16 << 20 };
 static const nrd_quant_reader *const readers[] = {&nrd_quant_gptq, &nrd_quant_awq, &nrd_quant_fp8, &nrd_quant_mxfp8,
                                                 &nrd_quant_fbgemm_fp8, &nrd_quant_compressed, &nrd_quant_modelopt,
                                                 &nrd_quant_bnb, &nrd_quant_mxfp4, &nrd_quant_auto_round, &nrd_quant_hqq, &nrd_quant_torchao,
-                                                &nrd_quant_bitnet, &nrd_quant_quark, &nrd_quant_mlx};
+                                                &nrd_quant_bitnet, &nrd_quant_quark, &nrd_quant_mlx, &nrd_quant_eetq};
 enum { N_READERS = (int)(sizeof readers / sizeof readers[0]) };
 
 const char *nrd_quant_notes(const nrd_quant *q)

@@ -137,7 +137,7 @@ typedef struct nrd_quant_reader {
 
 extern const nrd_quant_reader nrd_quant_gptq, nrd_quant_awq, nrd_quant_fp8, nrd_quant_mxfp8, nrd_quant_fbgemm_fp8,
     nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb, nrd_quant_mxfp4, nrd_quant_auto_round, nrd_quant_hqq, nrd_quant_torchao,
-    nrd_quant_bitnet, nrd_quant_quark, nrd_quant_mlx, nrd_quant_checkpoint;
+    nrd_quant_bitnet, nrd_quant_quark, nrd_quant_mlx, nrd_quant_eetq, nrd_quant_checkpoint;
 
 /* What `open` settles for `weight`. */
 typedef struct nrd_quant_settings {
