@@ -37,9 +37,10 @@ static const nrd_http_route_row second[] = {
 
 static void fail_second(nrd_http_request *req, int status, const char *message)
 {
-    char text[128];
-    int n = snprintf(text, sizeof text, "second: %s", message);
-    nrd_http_reply(req, status, "text/plain", NULL, text, (size_t)n);
+    nrd_str text = {0};
+    nrd_str_printf(&text, "second: %s", message);
+    nrd_http_reply_str(req, status, "text/plain", NULL, &text);
+    nrd_str_fini(&text);
 }
 
 static nrd_http_router *router;
