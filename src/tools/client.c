@@ -43,7 +43,7 @@ struct client {
     const options *o;
     const char *url;
     nrd_api api;
-    nrd_http_client *http;
+    void *http;
     question *questions; /* [n] */
     size_t n, n_sent, n_open, n_shown;
     nrd_piece piece;
@@ -126,10 +126,10 @@ static void run_all(client *c)
         while (c->n_sent < c->n && c->n_open < (size_t)c->o->concurrency) {
             question *q = &c->questions[c->n_sent++];
             c->n_open++;
-            nrd_http_client_post(c->http, q, nrd_str_cstr(&q->body), q->body.len);
+            nrd_http_carrier.post(c->http, q, nrd_str_cstr(&q->body), q->body.len);
         }
         if (c->n_open > 0) {
-            nrd_http_client_wait(c->http, nrd_now_ns() + TICK_NS);
+            nrd_http_carrier.wait(c->http, nrd_now_ns() + TICK_NS);
         }
         show_done(c);
     }
@@ -223,9 +223,10 @@ static nrd_error *set_up(client *c, const char *verb, const char *url)
     nrd_client_config h = nrd_connection_config(&o->connection, url, nrd_str_cstr(&path));
     h.piece = on_piece;
     h.end = on_end;
-    nrd_error *err = nrd_http_client_open(&c->http, &h);
+    char why[256] = "";
+    const bool is_open = nrd_http_carrier.open(&c->http, &h, why, sizeof why);
     nrd_str_fini(&path);
-    return err;
+    return is_open ? NULL : nrd_errorf(NRD_ERR_UNAVAILABLE, "%s", why);
 }
 
 static nrd_error *ask(const options *o, const char *verb, const char *url, bool *out_failed)
@@ -236,7 +237,9 @@ static nrd_error *ask(const options *o, const char *verb, const char *url, bool 
         run_all(&c);
     }
     *out_failed = c.has_failed;
-    nrd_http_client_free(c.http);
+    if (c.http) {
+        nrd_http_carrier.free(c.http);
+    }
     for (size_t i = 0; i < c.n; i++) {
         nrd_str_fini(&c.questions[i].body);
         nrd_str_fini(&c.questions[i].answer);

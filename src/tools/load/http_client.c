@@ -18,29 +18,15 @@ nrd_error *nrd_http_add_header(nrd_str *headers, const char *option, const char 
 
 #ifndef NRD_HAVE_EVENT
 
-nrd_error *nrd_http_client_open(nrd_http_client **out, const nrd_client_config *c)
+static bool open_none(void **out, const nrd_client_config *c, char *why, size_t n_why)
 {
     (void)c;
     *out = NULL;
-    return nrd_errorf(NRD_ERR_UNSUPPORTED,
-                      "this build was made without libevent, which speaking HTTP needs");
+    snprintf(why, n_why, "this build was made without libevent, which speaking HTTP needs");
+    return false;
 }
-void nrd_http_client_free(nrd_http_client *h)
-{
-    (void)h;
-}
-void nrd_http_client_post(nrd_http_client *h, void *tag, const char *body, size_t n)
-{
-    (void)h, (void)tag, (void)body, (void)n;
-}
-void nrd_http_client_wait(nrd_http_client *h, uint64_t until_ns)
-{
-    (void)h, (void)until_ns;
-}
-size_t nrd_http_client_connections(const nrd_http_client *h)
-{
-    return h ? 1 : 0;
-}
+
+const nrd_client_ops nrd_http_carrier = {.open = open_none};
 
 #else
 
@@ -59,8 +45,10 @@ size_t nrd_http_client_connections(const nrd_http_client *h)
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+typedef struct http_client http_client;
+
 typedef struct conn {
-    nrd_http_client *client;
+    http_client *client;
     struct bufferevent *bev;
     struct conn *before, *after; /* of all */
     struct conn *next_idle;
@@ -71,7 +59,7 @@ typedef struct conn {
     bool has_bytes; /* of the answer under way */
 } conn;
 
-struct nrd_http_client {
+struct http_client {
     nrd_client_config c; /* of its strings only ca_cert is used again */
     struct event_base *base;
     struct event *clock;
@@ -87,7 +75,7 @@ struct nrd_http_client {
 
 static void conn_free(conn *c)
 {
-    nrd_http_client *h = c->client;
+    http_client *h = c->client;
     for (conn **p = &h->idle; *p; p = &(*p)->next_idle) {
         if (*p == c) {
             *p = c->next_idle;
@@ -124,7 +112,7 @@ static void send_request(conn *c)
 /* The answer has ended, one way or the other. `keeps`: the connection is good for another request. */
 static void finish(conn *c, const char *why, bool keeps)
 {
-    nrd_http_client *h = c->client;
+    http_client *h = c->client;
     void *tag = c->tag;
     const int status = c->reader.status;
 
@@ -176,10 +164,12 @@ static void on_read(struct bufferevent *bev, void *arg)
     }
 }
 
+static void post(void *client, void *tag, const char *body, size_t n);
+
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
     conn *c = arg;
-    nrd_http_client *h = c->client;
+    http_client *h = c->client;
     const int socket_error = EVUTIL_SOCKET_ERROR();
     char why[200] = "";
 
@@ -207,7 +197,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
         const char *body = c->body;
         const size_t n_body = c->n_body;
         conn_free(c);
-        nrd_http_client_post(h, tag, body, n_body);
+        post(h, tag, body, n_body);
         return;
     }
     if (h->tls) {
@@ -221,7 +211,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
     finish(c, why, false);
 }
 
-static struct bufferevent *connect_bev(nrd_http_client *h, char *why, size_t n)
+static struct bufferevent *connect_bev(http_client *h, char *why, size_t n)
 {
     struct bufferevent *bev = h->tls ? h->tls->client_new(h->base, h->host, h->ca_cert, why, n)
                                      : bufferevent_socket_new(h->base, -1, BEV_OPT_CLOSE_ON_FREE);
@@ -234,8 +224,9 @@ static struct bufferevent *connect_bev(nrd_http_client *h, char *why, size_t n)
     return bev;
 }
 
-void nrd_http_client_post(nrd_http_client *h, void *tag, const char *body, size_t n)
+static void post(void *client, void *tag, const char *body, size_t n)
 {
+    http_client *h = client;
     conn *c = h->idle;
 
     if (c) {
@@ -276,8 +267,9 @@ static void on_clock(evutil_socket_t fd, short what, void *arg)
     (void)fd, (void)what, (void)arg; /* ends the wait */
 }
 
-void nrd_http_client_wait(nrd_http_client *h, uint64_t until_ns)
+static void wait_for(void *client, uint64_t until_ns)
 {
+    http_client *h = client;
     const uint64_t now = nrd_now_ns();
     if (until_ns <= now) {
         (void)event_base_loop(h->base, EVLOOP_NONBLOCK);
@@ -289,12 +281,12 @@ void nrd_http_client_wait(nrd_http_client *h, uint64_t until_ns)
     (void)event_base_loop(h->base, EVLOOP_ONCE);
 }
 
-size_t nrd_http_client_connections(const nrd_http_client *h)
+static size_t connections(const void *client)
 {
-    return h->n_connections;
+    return ((const http_client *)client)->n_connections;
 }
 
-static nrd_error *find_address(nrd_http_client *h, int port)
+static nrd_error *find_address(http_client *h, int port)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
     char service[16];
@@ -311,7 +303,7 @@ static nrd_error *find_address(nrd_http_client *h, int port)
     return NULL;
 }
 
-static nrd_error *read_url(nrd_http_client *h, const nrd_client_config *c)
+static nrd_error *read_url(http_client *h, const nrd_client_config *c)
 {
     nrd_str full = {0}, head = {0};
     nrd_error *err = NULL;
@@ -351,35 +343,9 @@ static nrd_error *read_url(nrd_http_client *h, const nrd_client_config *c)
     return err;
 }
 
-nrd_error *nrd_http_client_open(nrd_http_client **out, const nrd_client_config *c)
+static void free_client(void *client)
 {
-    nrd_http_client *h = nrd_xcalloc(1, sizeof *h);
-    struct event_config *options = event_config_new();
-    nrd_error *err = NULL;
-
-    *out = NULL;
-    h->c = *c;
-    h->ca_cert = c->ca_cert ? nrd_xstrdup(c->ca_cert) : NULL;
-    if (options) { /* arrivals closer than a millisecond are kept apart */
-        (void)event_config_set_flag(options, EVENT_BASE_FLAG_PRECISE_TIMER);
-        h->base = event_base_new_with_config(options);
-        event_config_free(options);
-    }
-    h->clock = h->base ? evtimer_new(h->base, on_clock, NULL) : NULL;
-    err = h->clock ? read_url(h, c) : nrd_error_no_memory();
-    if (err) {
-        nrd_http_client_free(h);
-        return err;
-    }
-    *out = h;
-    return NULL;
-}
-
-void nrd_http_client_free(nrd_http_client *h)
-{
-    if (!h) {
-        return;
-    }
+    http_client *h = client;
     while (h->all) {
         conn_free(h->all);
     }
@@ -395,38 +361,31 @@ void nrd_http_client_free(nrd_http_client *h)
     free(h);
 }
 
-#endif
-
-static bool open_carrier(void **out, const nrd_client_config *c, char *why, size_t n_why)
+static bool open_client(void **out, const nrd_client_config *c, char *why, size_t n_why)
 {
-    nrd_http_client *h = NULL;
-    nrd_error *err = nrd_http_client_open(&h, c);
+    http_client *h = nrd_xcalloc(1, sizeof *h);
+    struct event_config *options = event_config_new();
+
+    *out = NULL;
+    h->c = *c;
+    h->ca_cert = c->ca_cert ? nrd_xstrdup(c->ca_cert) : NULL;
+    if (options) { /* arrivals closer than a millisecond are kept apart */
+        (void)event_config_set_flag(options, EVENT_BASE_FLAG_PRECISE_TIMER);
+        h->base = event_base_new_with_config(options);
+        event_config_free(options);
+    }
+    h->clock = h->base ? evtimer_new(h->base, on_clock, NULL) : NULL;
+    nrd_error *err = h->clock ? read_url(h, c) : nrd_error_no_memory();
     if (err) {
         snprintf(why, n_why, "%s", nrd_error_message(err));
         nrd_error_free(err);
+        free_client(h);
+        return false;
     }
     *out = h;
-    return h != NULL;
+    return true;
 }
 
-static void free_carrier(void *h)
-{
-    nrd_http_client_free(h);
-}
+const nrd_client_ops nrd_http_carrier = {open_client, free_client, post, wait_for, connections};
 
-static void post(void *h, void *tag, const char *body, size_t n)
-{
-    nrd_http_client_post(h, tag, body, n);
-}
-
-static void wait_for(void *h, uint64_t until_ns)
-{
-    nrd_http_client_wait(h, until_ns);
-}
-
-static size_t connections(const void *h)
-{
-    return nrd_http_client_connections(h);
-}
-
-const nrd_client_ops nrd_http_carrier = {open_carrier, free_carrier, post, wait_for, connections};
+#endif
