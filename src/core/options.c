@@ -61,7 +61,7 @@ const char *nrd_setting_find(const nrd_setting *list, const char *scope, const c
     return found;
 }
 
-void nrd_server_options_init(nrd_server_options *o)
+static void init(nrd_server_options *o)
 {
     memset(o, 0, sizeof *o);
     o->server_id = nrd_xstrdup("triton");
@@ -138,7 +138,7 @@ void nrd_server_options_fini(nrd_server_options *o)
 TRITONSERVER_Error *TRITONSERVER_ServerOptionsNew(TRITONSERVER_ServerOptions **options)
 {
     nrd_server_options *o = nrd_xmalloc(sizeof *o);
-    nrd_server_options_init(o);
+    init(o);
     *options = (TRITONSERVER_ServerOptions *)(void *)o;
     return NULL;
 }

@@ -42,7 +42,6 @@ typedef struct nrd_server_options { /* TRITONSERVER_ServerOptions */
 
 const char *nrd_setting_find(const nrd_setting *list, const char *scope, const char *key);
 void nrd_server_options_copy(nrd_server_options *to, const nrd_server_options *from);
-void nrd_server_options_init(nrd_server_options *o);
 void nrd_server_options_fini(nrd_server_options *o);
 
 #endif

@@ -182,7 +182,14 @@ const char *TRITONSERVER_ErrorMessage(TRITONSERVER_Error *error)
 
 /* ---- parameters ---- */
 
-bool nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType type,
+static void param_fini(nrd_param *p)
+{
+    free(p->name);
+    free(p->str);
+}
+
+/* false: no memory, and p is empty. */
+static bool param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType type,
                     const void *value)
 {
     memset(p, 0, sizeof *p);
@@ -206,17 +213,11 @@ bool nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType t
         break;
     }
     if (!p->name || (type == TRITONSERVER_PARAMETER_STRING && !p->str)) {
-        nrd_param_fini(p);
+        param_fini(p);
         memset(p, 0, sizeof *p);
         return false;
     }
     return true;
-}
-
-void nrd_param_fini(nrd_param *p)
-{
-    free(p->name);
-    free(p->str);
 }
 
 const void *nrd_param_value(const nrd_param *p)
@@ -256,11 +257,11 @@ nrd_error *nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_Paramete
         l->items = items;
         l->cap = cap;
     }
-    if (!nrd_param_init(&fresh, name, type, value)) {
+    if (!param_init(&fresh, name, type, value)) {
         return nrd_error_no_memory();
     }
     if (p) {
-        nrd_param_fini(p);
+        param_fini(p);
     } else {
         p = &l->items[l->n++];
     }
@@ -280,7 +281,7 @@ nrd_error *nrd_params_copy(nrd_params *to, const nrd_params *from)
 void nrd_params_fini(nrd_params *l)
 {
     for (uint32_t i = 0; i < l->n; i++) {
-        nrd_param_fini(&l->items[i]);
+        param_fini(&l->items[i]);
     }
     free(l->items);
     memset(l, 0, sizeof *l);
@@ -310,7 +311,7 @@ TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name,
         return NULL; /* bytes need a length: ParameterBytesNew */
     }
     nrd_param *p = malloc(sizeof *p);
-    if (p && !nrd_param_init(p, name, type, value)) {
+    if (p && !param_init(p, name, type, value)) {
         free(p);
         p = NULL;
     }
@@ -321,7 +322,7 @@ TRITONSERVER_Parameter *TRITONSERVER_ParameterBytesNew(const char *name, const v
                                                        const uint64_t size)
 {
     nrd_param *p = malloc(sizeof *p);
-    if (p && !nrd_param_init(p, name, TRITONSERVER_PARAMETER_BYTES, byte_ptr)) {
+    if (p && !param_init(p, name, TRITONSERVER_PARAMETER_BYTES, byte_ptr)) {
         free(p);
         p = NULL;
     }
@@ -335,7 +336,7 @@ void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter *parameter)
 {
     if (parameter) {
         nrd_param *p = (nrd_param *)(void *)parameter;
-        nrd_param_fini(p);
+        param_fini(p);
         free(p);
     }
 }

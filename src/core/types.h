@@ -45,10 +45,6 @@ typedef struct nrd_params {
 
 /* NO_MEMORY where one is NULL: who could not make a parameter hands that on. */
 nrd_error *nrd_params_check(const nrd_param *const *params, size_t n) NRD_MUST_USE;
-/* false: no memory, and p is empty. */
-bool nrd_param_init(nrd_param *p, const char *name, TRITONSERVER_ParameterType type,
-                    const void *value);
-void nrd_param_fini(nrd_param *p);
 const void *nrd_param_value(const nrd_param *p); /* as the API gives it out */
 nrd_error *nrd_params_set(nrd_params *l, const char *name, TRITONSERVER_ParameterType type,
                           const void *value) NRD_MUST_USE; /* replaces */

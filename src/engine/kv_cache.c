@@ -162,7 +162,6 @@ void nrd_kv_get_stats(const nrd_kv *kv, nrd_kv_stats *out)
         .n_missed_total = kv->n_missed,
         .n_evicted_total = kv->n_evicted,
         .n_host_blocks = kv->n_host,
-        .n_host_free = kv->n_free[HOST],
         .n_offloaded_total = kv->n_offloaded,
         .n_onboarded_total = kv->n_onboarded,
         .n_unusable_total = kv->n_unusable,
@@ -171,7 +170,6 @@ void nrd_kv_get_stats(const nrd_kv *kv, nrd_kv_stats *out)
     if (kv->states) {
         out->n_states = kv->n_states;
         out->n_states_kept = nrd_states_n_kept(kv->states);
-        out->n_states_evicted_total = nrd_states_n_evicted(kv->states);
     }
 }
 

@@ -70,10 +70,9 @@ typedef struct nrd_kv_content {
 typedef struct nrd_kv_stats {
     int32_t n_blocks, n_free, n_cached, n_held;
     int64_t n_alloc_total, n_reused_total, n_missed_total, n_evicted_total;
-    int32_t n_host_blocks, n_host_free;
+    int32_t n_host_blocks;
     int64_t n_offloaded_total, n_onboarded_total; /* moves to host memory, and back */
     int32_t n_states, n_states_kept;
-    int64_t n_states_evicted_total;
     int64_t n_unusable_total; /* blocks with the right content that could not be shared: no state was kept behind them */
     int64_t now_ms;                               /* nrd_kv_set_time */
 } nrd_kv_stats;

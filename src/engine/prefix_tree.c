@@ -15,7 +15,7 @@ typedef struct node {
     uint64_t hash;
     nrd_prefix_key key;
     int32_t parent, first_child, next, prev; /* -1: none; next/prev link siblings */
-    bool used, has_extra;
+    bool used;
 } node;
 
 struct nrd_prefix {

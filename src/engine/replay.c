@@ -45,7 +45,6 @@ typedef struct replay {
     int32_t n_rows;
     const uint32_t *appended;
     nrd_seq_finish append_finish;
-    bool planning;
 } replay;
 
 typedef struct event {

@@ -21,7 +21,6 @@ struct nrd_states {
     snapshot *states;
     int32_t *of_block; /* [n_blocks]; -1: none */
     uint64_t tick;
-    int64_t n_evicted;
 };
 
 nrd_error *nrd_states_new(nrd_states **out, int32_t n_states, int32_t n_blocks)
@@ -82,7 +81,6 @@ int32_t nrd_states_take(nrd_states *s)
             return -1;
         }
         nrd_states_drop(s, s->states[oldest].block);
-        s->n_evicted++;
     }
     const int32_t state = s->free_head;
     s->free_head = s->states[state].next;
@@ -152,11 +150,6 @@ void nrd_states_move(nrd_states *s, int32_t from, int32_t to)
 int32_t nrd_states_n_kept(const nrd_states *s)
 {
     return s->n_kept;
-}
-
-int64_t nrd_states_n_evicted(const nrd_states *s)
-{
-    return s->n_evicted;
 }
 
 void nrd_states_check(const nrd_states *s, int32_t n_taken)

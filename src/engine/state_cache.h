@@ -34,7 +34,6 @@ void nrd_states_drop_unused(nrd_states *s, int32_t block); /* … unless a seque
 void nrd_states_move(nrd_states *s, int32_t from, int32_t to); /* the block `to` stands for `from` */
 
 int32_t nrd_states_n_kept(const nrd_states *s);
-int64_t nrd_states_n_evicted(const nrd_states *s); /* kept ones that were taken, ever */
 void nrd_states_check(const nrd_states *s, int32_t n_taken); /* asserts the invariants; slow */
 
 #endif

@@ -250,7 +250,6 @@ struct nrd_exec {
     bool stopping, cut, stopped;
     bool mask_news; /* a guide is ready that a step did not wait for */
     bool adapter_news; /* one has come to the device, or room there may be free */
-    nrd_error_code lost_code;
     const char *lost;    /* why the engine is lost: lost_text; or NULL */
     char lost_text[512];
     char rank_lost[256]; /* which rank was lost or does not get on, and how; empty: none */

@@ -573,11 +573,6 @@ void nrd_gguf_close(nrd_gguf *g)
 
 /* ---- access ---- */
 
-uint32_t nrd_gguf_version(const nrd_gguf *g)
-{
-    return g->version;
-}
-
 size_t nrd_gguf_n_values(const nrd_gguf *g)
 {
     return g->n_values;

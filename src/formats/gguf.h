@@ -71,7 +71,6 @@ nrd_error *nrd_gguf_join(nrd_gguf *g, nrd_gguf *part) NRD_MUST_USE;
 bool nrd_gguf_is_lost(const nrd_gguf *g); /* the file was made shorter, and what was read is not its content */
 void nrd_gguf_close(nrd_gguf *g);
 
-uint32_t nrd_gguf_version(const nrd_gguf *g);
 size_t nrd_gguf_n_values(const nrd_gguf *g);
 const nrd_gguf_value *nrd_gguf_value_at(const nrd_gguf *g, size_t i);
 const nrd_gguf_value *nrd_gguf_find(const nrd_gguf *g, const char *key); /* NULL: absent */

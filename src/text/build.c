@@ -270,7 +270,6 @@ nrd_error *nrd_tok_merges_from_scores(nrd_tokenizer *t)
             }
         }
     }
-    t->by_score = true;
 fail:
     free(order);
     return err;

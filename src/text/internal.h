@@ -276,7 +276,7 @@ struct nrd_tokenizer {
     size_t n_pre;
 
     /* BPE */
-    bool byte_level, byte_fallback, fuse_unk, ignore_merges, by_score, scores_are_float;
+    bool byte_level, byte_fallback, fuse_unk, ignore_merges, scores_are_float;
     char word_end[9]; /* what stands behind a word's last character before anything is merged: "</w>"; empty: nothing does */
     nrd_tok_merge *merges; /* by rank */
     size_t n_merges, cap_merges;
@@ -309,7 +309,6 @@ struct nrd_tokenizer {
     size_t n_dec;
     bool has_decoder;        /* false: tokens are joined with spaces */
     bool decode_per_char;    /* byte runs become text character by character (SentencePiece) */
-    bool decode_strip_all;   /* every leading space of the first piece goes (SentencePiece) */
     bool decode_sentencepiece;
 
     int32_t bos_id, eos_id, pad_id, unk_id;

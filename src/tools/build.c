@@ -27,14 +27,14 @@
 typedef struct {
     const char *checkpoint_dir, *mmproj, *model_config, *build_config, *output_dir, *load_format, *dtype, *quantize;
     const char *kv_cache_type, *kv_cache_dtype, *paged_kv_cache, *logits_dtype, *device;
-    const char *gather_all, *input_timing_cache, *spec_mode, *gpt_attention, *remove_padding;
+    const char *gather_all, *input_timing_cache, *spec_mode, *remove_padding;
     const char *precision, *lora_plugin, *lora_modules, *lora_dir, *lora_source;
     int32_t max_lora_rank;
     bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, fp8_context_fmha, custom_all_reduce, parallel_embedding, gather_context, gather_generation, quantize_lm_head, dry_run;
     bool for_gpu;
     int32_t max_output_len, workers, seed, tp_size, pp_size, moe_ep_size, sharding_dim;
     int32_t max_encoder_input_len, max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
-    int32_t opt_num_tokens, max_draft_len, max_prompt, tokens_per_block;
+    int32_t max_draft_len, max_prompt, tokens_per_block;
     bool json;
 } options;
 

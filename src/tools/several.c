@@ -171,7 +171,8 @@ nrd_error *nrd_several_prepare_repository(nrd_several_model *m, nrd_device *dev,
 
 /* ---- what is told ---- */
 
-void nrd_several_put(nrd_str *out, const nrd_several_model *m)
+/* A model as --models-file (frontends/common/switch_core.h) has it. */
+static void put_model(nrd_str *out, const nrd_several_model *m)
 {
     nrd_str_puts(out, "{\"name\": ");
     nrd_json_put_cstr(out, m->name);
@@ -191,7 +192,7 @@ void nrd_several_put(nrd_str *out, const nrd_several_model *m)
 void nrd_several_put_made(nrd_str *out, const nrd_several_model *m)
 {
     nrd_str_puts(out, "{\"model\":");
-    nrd_several_put(out, m);
+    put_model(out, m);
     nrd_str_puts(out, ",\"repository\":");
     nrd_json_put_cstr(out, m->repo);
     nrd_str_printf(out, ",\"fetched\":%s", m->fetched ? "true" : "false");
@@ -222,7 +223,7 @@ nrd_error *nrd_several_write(const nrd_several *s, const nrd_several *pulled, co
         nrd_json_put_cstr(&out, pull[i]);
     }
     nrd_str_puts(&out, "],\n \"models\": ");
-    put_list(&out, s, nrd_several_put);
+    put_list(&out, s, put_model);
     nrd_str_puts(&out, ",\n \"pulled\": ");
     put_list(&out, pulled, nrd_several_put_made);
     nrd_str_puts(&out, "}\n");

@@ -45,8 +45,6 @@ nrd_error *nrd_several_measure(nrd_several_model *m, const char *engine, nrd_dev
     NRD_MUST_USE;
 /* A repository that was given: measures the engine that one of its models names, and writes it with names of its own. */
 nrd_error *nrd_several_prepare_repository(nrd_several_model *m, nrd_device *dev, uint64_t memory) NRD_MUST_USE;
-/* A model as --models-file (frontends/common/switch_core.h) has it. */
-void nrd_several_put(nrd_str *out, const nrd_several_model *m);
 /* What a server is told of a model that was pulled: {"model": {…}, "repository": FOLDER, "fetched": BOOL, "record": FILE}. */
 void nrd_several_put_made(nrd_str *out, const nrd_several_model *m);
 /* The text of --models-file. pulled: models that clients brought to servers before. pull: the command that prepares one more

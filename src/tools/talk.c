@@ -14,7 +14,7 @@
 
 enum { MAX_FILE_BYTES = 64 << 20 };
 
-const char nrd_talk_commands[] =
+static const char commands[] =
     "  /help            these lines\n"
     "  /set NAME VALUE  temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens; alone: what is set\n"
     "  /system TEXT     another system prompt and a new conversation; alone: the one there is\n"
@@ -280,7 +280,7 @@ static nrd_error *command(talk *k, char *line, bool *out_end)
     if (IS("/exit") || IS("/quit") || IS("/bye")) {
         *out_end = true;
     } else if (IS("/help") || IS("/?")) {
-        fputs(nrd_talk_commands, stderr);
+        fputs(commands, stderr);
     } else if (IS("/clear")) {
         clear(k);
     } else if (IS("/system")) {

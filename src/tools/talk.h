@@ -28,7 +28,6 @@ typedef struct nrd_talk {
     void (*put_settings)(void *user, nrd_str *out);                     /* a line each */
 } nrd_talk;
 
-extern const char nrd_talk_commands[]; /* a line each, as help shows them */
 
 nrd_error *nrd_talk_run(const nrd_talk *t) NRD_MUST_USE;
 

@@ -17,7 +17,6 @@ enum { AT_HELD, AT_PANELS };
 /* One expert and its pairs. */
 typedef struct expert_job {
     int32_t expert, first, n;
-    size_t shared_row; /* of its panels in shared memory, with more than MAX_T pairs */
 } expert_job;
 
 /* Walks over experts with at least `least` pairs; false behind the last. Begin with expert -1. */

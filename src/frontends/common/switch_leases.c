@@ -316,12 +316,3 @@ void nrd_switcher_info(nrd_switcher *s, const nrd_switch_model *m, nrd_switch_in
     };
     pthread_mutex_unlock(&s->mu);
 }
-
-void nrd_switcher_totals(nrd_switcher *s, uint64_t *out_held, uint64_t *out_budget, size_t *out_waiting)
-{
-    pthread_mutex_lock(&s->mu);
-    *out_held = nrd_switch_held_locked(s);
-    *out_budget = s->cfg.budget_bytes;
-    *out_waiting = s->n_waiting;
-    pthread_mutex_unlock(&s->mu);
-}

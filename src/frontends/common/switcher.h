@@ -102,8 +102,6 @@ typedef struct nrd_switch_info {
     uint64_t load_ns;   /* that the last one took */
 } nrd_switch_info;
 void nrd_switcher_info(nrd_switcher *s, const nrd_switch_model *m, nrd_switch_info *out);
-/* The numbers of all models: memory that is held, and how many tickets wait. */
-void nrd_switcher_totals(nrd_switcher *s, uint64_t *out_held, uint64_t *out_budget, size_t *out_waiting);
 
 /* Zeroed, then done and user set by the caller, whose memory it is until done was called or cancel said true. */
 typedef struct nrd_switch_ticket {

@@ -203,7 +203,5 @@ void nrd_http_local_end_all(nrd_http_loop *l);
 /* Sends something without meaning, so that the system of a client that is gone says so. false: there is
  * nothing of that kind for this request. */
 bool nrd_http_conn_probe(nrd_http_conn *c);
-/* The reply is complete: on to the next request, or to the end of the connection. */
-void nrd_http_conn_end_request(nrd_http_conn *c);
 
 #endif

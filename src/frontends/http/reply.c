@@ -132,7 +132,7 @@ bool nrd_http_conn_probe(nrd_http_conn *c)
 }
 
 /* The reply is complete: on to the next request, or to the end of the connection. */
-void nrd_http_conn_end_request(nrd_http_conn *c)
+static void end_request(nrd_http_conn *c)
 {
     nrd_http_request *req = c->req;
     if (!req) {
@@ -188,7 +188,7 @@ void nrd_http_replyv(nrd_http_request *req, int status, const char *content_type
     }
     /* A reply with an owner is borrowed; without one everything unsent is copied. */
     nrd_http_conn_send(c, iov, n_parts + 1, done ? 1 : n_parts + 1, done, arg);
-    nrd_http_conn_end_request(c);
+    end_request(c);
     c->depth--;
     nrd_http_conn_release(c);
 }
@@ -310,7 +310,7 @@ void nrd_http_stream_end(nrd_http_request *req)
         struct iovec iov = {(void *)(uintptr_t) "0\r\n\r\n", 5};
         nrd_http_conn_send(c, &iov, 1, 1, NULL, NULL);
     }
-    nrd_http_conn_end_request(c);
+    end_request(c);
     c->depth--;
     nrd_http_conn_release(c);
 }

@@ -60,7 +60,7 @@ void nrd_oai_request_free(nrd_oai_request *r)
     free(r);
 }
 
-void nrd_oai_request_unref(nrd_oai_request *r)
+static void unref(nrd_oai_request *r)
 {
     if (--r->refs > 0) {
         return;
@@ -136,7 +136,7 @@ static void send_answer(void *arg, bool ran)
     } else {
         fail(r, nrd_errorf(NRD_ERR_UNAVAILABLE, "the server is shutting down"));
     }
-    nrd_oai_request_unref(r);
+    unref(r);
 }
 
 /* The whole answer, when all choices are done; a long one is written by a worker. */
@@ -215,7 +215,7 @@ static void on_response(nrd_http_call *call, TRITONSERVER_InferenceResponse *res
     }
     nrd_infer_response_delete(response);
     if (final) {
-        nrd_oai_request_unref(r);
+        unref(r);
     }
 }
 
@@ -326,7 +326,7 @@ static void begin(void *arg, bool ran)
     if (err) {
         fail(r, err);
     }
-    nrd_oai_request_unref(r);
+    unref(r);
 }
 
 static void generate(nrd_openai *o, nrd_http_request *req, char *extra, nrd_json_doc *doc, const nrd_oai_what *what)

@@ -589,7 +589,6 @@ nrd_error *nrd_oai_render(nrd_oai_request *r, const nrd_json *root, nrd_str *out
 /* generate.c */
 nrd_http_handler nrd_oai_on_chat, nrd_oai_on_completions;
 void nrd_oai_generate(nrd_openai *o, nrd_http_request *req, const nrd_oai_form *form);
-void nrd_oai_request_unref(nrd_oai_request *r);
 void nrd_oai_request_free(nrd_oai_request *r); /* one that never had an HTTP request; any thread */
 
 /* inputs.c */

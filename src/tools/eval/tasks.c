@@ -196,7 +196,7 @@ static void count(const question *q, nrd_eval_task *out)
     }
 }
 
-nrd_error *nrd_eval_task_line(const nrd_eval_model *m, const nrd_json *line, nrd_eval_task *out)
+static nrd_error *add_line(const nrd_eval_model *m, const nrd_json *line, nrd_eval_task *out)
 {
     question q = {0};
     nrd_error *err = read_question(line, &q);
@@ -219,7 +219,7 @@ static nrd_error *one_line(const nrd_eval_model *m, const char *text, size_t n, 
     }
     const nrd_json_limits limits = {.special = true};
     NRD_TRY(nrd_json_parse(&doc, text, n, &limits));
-    nrd_error *err = nrd_eval_task_line(m, nrd_json_root(doc), out);
+    nrd_error *err = add_line(m, nrd_json_root(doc), out);
     nrd_json_doc_free(doc);
     return err;
 }

@@ -26,7 +26,5 @@ typedef struct nrd_eval_task {
 
 /* At most `limit` questions; 0: all. */
 nrd_error *nrd_eval_task_run(const nrd_eval_model *m, const char *path, int64_t limit, nrd_eval_task *out) NRD_MUST_USE;
-/* One line into out; for nrd_eval_task_run and tests. */
-nrd_error *nrd_eval_task_line(const nrd_eval_model *m, const nrd_json *line, nrd_eval_task *out) NRD_MUST_USE;
 
 #endif

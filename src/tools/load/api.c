@@ -32,11 +32,6 @@ bool nrd_api_find(nrd_api_kind *out, const char *name)
     return false;
 }
 
-const char *nrd_api_name(nrd_api_kind kind)
-{
-    return kinds[kind].name;
-}
-
 const char *nrd_api_names(void)
 {
     return "generate, generate_stream, infer, infer_stream, completions, chat or raw";

@@ -41,7 +41,6 @@ typedef struct nrd_api {
 
 /* "generate", "chat"…: true, kind set. */
 bool nrd_api_find(nrd_api_kind *out, const char *name);
-const char *nrd_api_name(nrd_api_kind kind);
 const char *nrd_api_names(void); /* of all, for messages */
 /* Several pieces for an answer, so that the time of the first says something. */
 bool nrd_api_streams(const nrd_api *a);

@@ -160,18 +160,6 @@ void nrd_qmatrix_unload(nrd_qmath *m, nrd_qmatrix *x)
     *x = (nrd_qmatrix){0};
 }
 
-nrd_error *nrd_qmath_product(nrd_qmath *m, const float *x, int64_t n, const float *w, int64_t rows, int64_t cols, float *y)
-{
-    nrd_qmatrix loaded;
-
-    nrd_error *err = nrd_qmatrix_load(m, w, rows, cols, &loaded);
-    if (!err) {
-        err = nrd_qmatrix_times(m, &loaded, x, n, y);
-    }
-    nrd_qmatrix_unload(m, &loaded);
-    return err;
-}
-
 /* ---- places ---- */
 
 nrd_error *nrd_qplace_new(nrd_qmath *m, int64_t rows, int64_t cols, nrd_qplace *out)

@@ -34,9 +34,6 @@ nrd_error *nrd_qmatrix_load(nrd_qmath *m, const float *w, int64_t rows, int64_t 
 nrd_error *nrd_qmatrix_times(nrd_qmath *m, const nrd_qmatrix *w, const float *x, int64_t n, float *y) NRD_MUST_USE;
 void nrd_qmatrix_unload(nrd_qmath *m, nrd_qmatrix *x);
 
-/* y[n][rows] = x[n][cols] times the transpose of w[rows][cols]. */
-nrd_error *nrd_qmath_product(nrd_qmath *m, const float *x, int64_t n, const float *w, int64_t rows, int64_t cols,
-                             float *y) NRD_MUST_USE;
 /* A matrix [rows][cols] where the device computes; of a CPU that is the host's memory. Zeroed: nothing to free. */
 typedef struct nrd_qplace {
     float *p;
