@@ -193,6 +193,8 @@ typedef struct nrd_infer_tensor {
  * response; there is nothing to free. */
 nrd_error *nrd_infer_get_tensor(TRITONSERVER_InferenceResponse *response, uint32_t index,
                                 nrd_infer_tensor *out) NRD_MUST_USE;
+/* The value of a parameter, which belongs to the response; NULL: it has none of this name and type. */
+const void *nrd_infer_find_parameter(TRITONSERVER_InferenceResponse *response, const char *name, TRITONSERVER_ParameterType type);
 /* Also copies to the output's region where nrd_infer_is_copied. Call fini also after an error. */
 nrd_error *nrd_infer_read_tensor(nrd_infer *i, TRITONSERVER_InferenceResponse *response,
                                  uint32_t index, nrd_infer_tensor *out) NRD_MUST_USE;

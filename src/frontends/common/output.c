@@ -198,6 +198,23 @@ nrd_error *nrd_infer_get_tensor(TRITONSERVER_InferenceResponse *response, uint32
         &memory_type, &memory_id, &userp));
 }
 
+const void *nrd_infer_find_parameter(TRITONSERVER_InferenceResponse *response, const char *name, TRITONSERVER_ParameterType type)
+{
+    uint32_t n = 0;
+    nrd_error *err = nrd_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n));
+    const void *found = NULL;
+
+    for (uint32_t i = 0; !err && !found && i < n; i++) {
+        const char *its_name;
+        TRITONSERVER_ParameterType its_type;
+        const void *value;
+        err = nrd_from_triton(TRITONSERVER_InferenceResponseParameter(response, i, &its_name, &its_type, &value));
+        found = !err && its_type == type && !strcmp(its_name, name) ? value : NULL;
+    }
+    nrd_error_free(err);
+    return found;
+}
+
 nrd_error *nrd_infer_read_tensor(nrd_infer *i, TRITONSERVER_InferenceResponse *response,
                                  uint32_t index, nrd_infer_tensor *out)
 {

@@ -10,28 +10,19 @@
 /* The error of a response, with the word that the model gives for its reason and the field of the body that it is about. */
 static nrd_error *response_error(const nrd_oai_request *r, TRITONSERVER_InferenceResponse *response)
 {
-    static const char *const reasons[] = {NRD_LLM_PROMPT_TOO_LONG};
     nrd_error *err = nrd_oai_plain_error(nrd_infer_response_error(response), r->guide_field);
-    uint32_t n = 0;
+    const char *reason = err ? nrd_infer_find_parameter(response, NRD_LLM_ERROR_REASON, TRITONSERVER_PARAMETER_STRING) : NULL;
 
-    if (err) {
-        nrd_error_free(nrd_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        const char *name;
-        TRITONSERVER_ParameterType type;
-        const void *value;
-        nrd_error *other = nrd_from_triton(
-            TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value));
-        for (size_t k = 0; !other && k < sizeof reasons / sizeof reasons[0]; k++) {
-            if (!strcmp(name, NRD_LLM_ERROR_REASON) && type == TRITONSERVER_PARAMETER_STRING &&
-                !strcmp(value, reasons[k])) {
-                err = nrd_error_because(nrd_error_at(err, r->form->is_chat ? "messages" : "prompt"), reasons[k]);
-            }
-        }
-        nrd_error_free(other);
+    if (reason && !strcmp(reason, NRD_LLM_PROMPT_TOO_LONG)) {
+        err = nrd_error_because(nrd_error_at(err, r->form->is_chat ? "messages" : "prompt"), NRD_LLM_PROMPT_TOO_LONG);
     }
     return nrd_oai_rename_field(err, r->form);
+}
+
+static void take_int(TRITONSERVER_InferenceResponse *response, const char *name, int64_t *out)
+{
+    const int64_t *v = nrd_infer_find_parameter(response, name, TRITONSERVER_PARAMETER_INT);
+    *out = v ? *v : *out;
 }
 
 nrd_error *nrd_oai_read_piece(const nrd_oai_request *r, TRITONSERVER_InferenceResponse *response, nrd_oai_piece *p)
@@ -87,23 +78,11 @@ nrd_error *nrd_oai_read_piece(const nrd_oai_request *r, TRITONSERVER_InferenceRe
         p->log_probs += p->n_log_probs - p->n_ids;
         p->n_log_probs = p->n_ids;
     }
-    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
-    for (uint32_t i = 0; i < n; i++) {
-        const char *name;
-        TRITONSERVER_ParameterType type;
-        const void *value;
-        NRD_TRY(nrd_from_triton(
-            TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)));
-        if (!strcmp(name, NRD_LLM_FINISH_REASON) && type == TRITONSERVER_PARAMETER_INT) {
-            p->finish_reason = *(const int64_t *)value;
-        }
-        if (!strcmp(name, NRD_LLM_TOKENS_PER_BLOCK) && type == TRITONSERVER_PARAMETER_INT) {
-            p->tokens_per_block = (int32_t)*(const int64_t *)value;
-        }
-        if (!strcmp(name, NRD_LLM_PROMPT_TOKENS) && type == TRITONSERVER_PARAMETER_INT) {
-            p->prompt_tokens = *(const int64_t *)value;
-        }
-    }
+    take_int(response, NRD_LLM_FINISH_REASON, &p->finish_reason);
+    int64_t per_block = p->tokens_per_block;
+    take_int(response, NRD_LLM_TOKENS_PER_BLOCK, &per_block);
+    p->tokens_per_block = (int32_t)per_block;
+    take_int(response, NRD_LLM_PROMPT_TOKENS, &p->prompt_tokens);
     return NULL;
 }
 

@@ -17,23 +17,6 @@ enum {
     MAX_SHORT = 3,    /* such windows in a row; then the whole window is left: a model that stands still would never end */
 };
 
-static nrd_error *read_no_speech(nrd_speech *r, TRITONSERVER_InferenceResponse *response)
-{
-    uint32_t n = 0;
-
-    NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseParameterCount(response, &n)));
-    for (uint32_t i = 0; i < n; i++) {
-        const char *name;
-        TRITONSERVER_ParameterType type;
-        const void *value;
-        NRD_TRY(nrd_from_triton(TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)));
-        if (!strcmp(name, NRD_LLM_NO_SPEECH_PROB) && type == TRITONSERVER_PARAMETER_DOUBLE) {
-            r->no_speech = *(const double *)value;
-        }
-    }
-    return NULL;
-}
-
 nrd_error *nrd_speech_read_response(nrd_speech *r, TRITONSERVER_InferenceResponse *response)
 {
     const int32_t *ids = NULL;
@@ -56,7 +39,8 @@ nrd_error *nrd_speech_read_response(nrd_speech *r, TRITONSERVER_InferenceRespons
             r->has_log_prob = true;
         }
     }
-    NRD_TRY(read_no_speech(r, response));
+    const double *no_speech = nrd_infer_find_parameter(response, NRD_LLM_NO_SPEECH_PROB, TRITONSERVER_PARAMETER_DOUBLE);
+    r->no_speech = no_speech ? *no_speech : r->no_speech;
     for (size_t i = 0; i < n_ids && length >= 0 && i < (size_t)length; i++) {
         if (ids[i] == nrd_tokenizer_eos_id(r->model->tokenizer)) {
             break;
