@@ -121,8 +121,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
 void nrd_run_free_activations(nrd_runner *r)
 {
     void *common[] = {r->x, r->normed, r->delta, r->row_scale, r->part_logits, r->slot_tokens, r->head_squares};
-    void *mem[] = {r->qkv,    r->att,      r->up,     r->mid, r->logits, r->inv_freq, r->inv_freq_local, r->pair_axis,
-                   r->alibi,  r->rel_bias, r->counts, r->adapter_hidden, r->taps, r->made, r->orders, r->scales,
+    void *mem[] = {r->qkv,    r->att,      r->up,     r->mid, r->logits, r->counts, r->adapter_hidden, r->taps, r->made, r->orders, r->scales,
                    r->kv_rows};
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++) {
         nrd_run_free_common(r, common[i]);

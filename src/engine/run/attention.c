@@ -32,10 +32,11 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
     const nrd_layer *y = &r->w.layers[layer];
     bool local = m->layer_is_sliding[layer] && m->rope_local.kind != NRD_ROPE_NONE;
     const nrd_rope_spec *rope = local ? &m->rope_local : &m->rope;
+    const nrd_rope_table *table = local ? &r->ropes.local : &r->ropes.all;
     const nrd_rope_kind kind = m->layer_has_no_rope[layer] ? NRD_ROPE_NONE : rope->kind;
     const bool normed = !m->qk_norm_turned || kind != NRD_ROPE_NONE;
     const bool apart = y->gate.n > 0 || y->inner_attn_norm; /* something is between what it gives and the product behind it */
-    const nrd_kv_layer *kv = &r->kv_layers[y->kv_layer];
+    const nrd_kv_layer *kv = &r->kv.layers[y->kv_layer];
     const int32_t n_kv = y->q_only ? 0 : kv->n_kv_heads;
     nrd_rope_kv_args k = {
         .batch = v,
@@ -61,11 +62,9 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .q_scale_offset = m->q_scale_offset,
         .rope = kind,
         .rotary_dim = kind == NRD_ROPE_NONE ? 0 : rope->rotary_dim,
-        .inv_freq = local ? r->inv_freq_local : r->inv_freq,
-        .pair_axis = local ? NULL : r->pair_axis,
-        .rope_scale = local         ? r->rope_scale_local
-                      : r->inv_freq ? r->rope_scale
-                                    : 1.0f,
+        .inv_freq = table->inv_freq,
+        .pair_axis = local ? NULL : r->ropes.pair_axis,
+        .rope_scale = table->scale,
         .kv = *kv,
     };
     if (r->head_squares) {
@@ -88,12 +87,12 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .n_heads = m->n_heads,
         .scale = m->attn_scale,
         .softcap = m->attn_softcap,
-        .alibi = r->alibi,
+        .alibi = r->bias.alibi,
         .sink_logits = y->sinks ? y->sinks->data : NULL,
         .window = r->layer_window[layer],
-        .rel_bias = r->rel_bias,
-        .rel_back = r->rel_back,
-        .rel_ahead = r->rel_ahead,
+        .rel_bias = r->bias.rel,
+        .rel_back = r->bias.back,
+        .rel_ahead = r->bias.ahead,
         .ahead = !m->encoder                   ? 0
                  : r->layer_window[layer] > 0 ? r->layer_window[layer] - 1
                                               : NRD_ATTENTION_MAX_AHEAD - 1,
@@ -185,7 +184,7 @@ nrd_error *nrd_run_cross_attention(nrd_runner *r, const nrd_batch *b, int32_t la
         .out_row_scale = y->cross_dense.in_row_scale ? r->row_scale : NULL,
         .n_heads = m->n_heads,
         .scale = m->attn_scale,
-        .kv = r->kv_layers[layer],
+        .kv = r->kv.layers[layer],
         .deterministic = r->cfg.deterministic,
     };
 

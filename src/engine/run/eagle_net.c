@@ -104,8 +104,8 @@ static nrd_error *attention(nrd_eagle_net *e, const nrd_extra_rows *out)
                                 .norm_eps = m->norm_eps,
                                 .rope = m->rope.kind,
                                 .rotary_dim = m->rope.rotary_dim,
-                                .inv_freq = e->inv_freq,
-                                .rope_scale = e->inv_freq ? e->rope_scale : 1,
+                                .inv_freq = e->rope.inv_freq,
+                                .rope_scale = e->rope.scale,
                                 .kv = e->kv};
     const nrd_attention_args a = {.batch = &e->batch.view,
                                   .q = e->qkv_out,

@@ -23,7 +23,7 @@ struct nrd_eagle_net {
     const nrd_product *fc, *head;
     const nrd_weight *embed, *embed_norm, *state_norm, *final_norm; /* norms: NULL in EAGLE-1 */
     float embed_scale;
-    float *inv_freq, rope_scale;
+    nrd_rope_table rope;
 
     nrd_kv_layer kv;
     int32_t n_blocks;

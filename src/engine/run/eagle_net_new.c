@@ -261,7 +261,7 @@ static nrd_error *init(nrd_eagle_net *e)
 
     NRD_TRY(load(e));
     if (e->from) {
-        NRD_TRY(nrd_run_init_rope(r, &e->spec->rope, &e->inv_freq, &e->rope_scale));
+        NRD_TRY(nrd_run_init_rope(r, &e->spec->rope, &e->rope));
     }
     e->kv = (nrd_kv_layer){.dtype = r->kv_dtype == NRD_DTYPE_I8 ? r->act : r->kv_dtype, /* no scale was calibrated */
                            .block_tokens = r->cfg.block_tokens,
@@ -305,7 +305,7 @@ void nrd_eagle_net_free(nrd_eagle_net *e)
     nrd_runner *r = e->r;
     nrd_extra_product *const products[] = {&e->own_fc, &e->qkv, &e->dense, &e->up, &e->down, &e->own_head};
     nrd_extra_weight *const weights[] = {&e->own_embed_norm, &e->own_state_norm, &e->mlp_norm, &e->own_final_norm, &e->own_embed};
-    void *mem[] = {e->inv_freq, e->kv.base, e->states, e->pair_ids, e->tap_ids, e->pairs,  e->joined,       e->mtp ? NULL : e->x, e->y,
+    void *mem[] = {e->rope.inv_freq, e->kv.base, e->states, e->pair_ids, e->tap_ids, e->pairs,  e->joined,       e->mtp ? NULL : e->x, e->y,
                    e->qkv_out,  e->att,     e->up_out, e->mid,      e->in.rows, e->in.row_scale, e->logits, e->sample_rows};
 
     nrd_error_free(r->dev->ops->stream_sync(r->stream));

@@ -207,7 +207,7 @@ static nrd_error *fill_cache(nrd_runner *r, const nrd_batch_view *v)
             .act_dtype = r->act,
             .rope = NRD_ROPE_NONE,
             .rope_scale = 1,
-            .kv = r->kv_layers[i],
+            .kv = r->kv.layers[i],
         };
         const nrd_product *kv = &r->w.layers[i].cross_kv;
         NRD_TRY(is_normed ? nrd_run_product(r, kv, r->normed, v->n_tokens, r->qkv, r->act, 0)

@@ -69,7 +69,7 @@ nrd_error *nrd_run_tell_input(nrd_runner *r, int32_t layer, int32_t position, co
 
 nrd_error *nrd_run_tell_cache(nrd_runner *r, int32_t layer, const nrd_batch_view *v)
 {
-    const nrd_kv_layer *kv = &r->kv_layers[r->w.layers[layer].kv_layer];
+    const nrd_kv_layer *kv = &r->kv.layers[r->w.layers[layer].kv_layer];
     const int64_t keys = (int64_t)kv->n_kv_heads * kv->head_dim;
     int64_t stride = (int64_t)r->spec->n_heads * kv->head_dim + 2 * keys;
     const float *rows = (const float *)r->qkv + (stride - 2 * keys);

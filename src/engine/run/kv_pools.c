@@ -1,7 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The memory of the KV cache: one array of blocks for each layer on the device, and one in host
- * memory where the cache has host blocks; block numbers from n_kv_blocks on are host ones. Also
- * the copies of blocks that a plan asks for, in the order in which it asks. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/run/kv_pools.h"
+
 #include "engine/run/operations.h"
 #include "engine/run/steps.h"
 
@@ -35,60 +34,56 @@ static nrd_kv_layer layer_of(const nrd_runner *r, void *base, int32_t n_blocks, 
     };
 }
 
-static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks, void **base,
-                             nrd_kv_layer *layers)
+/* layers: [kv.n_layers + 1] */
+static nrd_error *alloc_pool(nrd_runner *r, nrd_mem_kind kind, int32_t n_blocks, nrd_kv_layer **out)
 {
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(*out, r->kv.n_layers + 1, err, fail);
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         const int32_t at = r->w.layers[i].kv_layer;
         size_t bytes;
+        void *base = NULL;
         if (at < 0 || r->w.layers[i].q_only) {
             continue;
         }
         if (!nrd_size_mul((size_t)n_blocks, layer_block_bytes(r, i), &bytes)) {
             return nrd_error_no_memory();
         }
-        NRD_TRY(nrd_run_advised(r->dev->ops->alloc(r->dev, &base[at], kind, bytes, "kv cache"),
-                                "kv cache"));
-        layers[at] = layer_of(r, base[at], n_blocks, i);
-    }
-    return NULL;
-}
-
-nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host)
-{
-    nrd_error *err = NULL;
-    if (r->comm && r->dev->ops->comm_meet) {
-        NRD_TRY(r->dev->ops->comm_meet(r->comm)); /* all ranks are loaded by now, and come here at the same time */
-    }
-    r->n_kv_blocks = n_blocks;
-    r->n_kv_layers = nrd_spec_kv_layers(r->spec);
-    NRD_NEW_GOTO(r->kv_base, r->n_kv_layers + 1, err, fail);
-    NRD_NEW_GOTO(r->kv_layers, r->n_kv_layers + 1, err, fail);
-    NRD_TRY(alloc_pool(r, NRD_MEM_DEVICE, n_blocks, r->kv_base, r->kv_layers));
-    if (n_host > 0) {
-        NRD_NEW_GOTO(r->kv_host_base, r->n_kv_layers + 1, err, fail);
-        NRD_NEW_GOTO(r->kv_host_layers, r->n_kv_layers + 1, err, fail);
-        NRD_TRY(alloc_pool(r, NRD_MEM_HOST, n_host, r->kv_host_base, r->kv_host_layers));
+        NRD_TRY(nrd_run_advised(r->dev->ops->alloc(r->dev, &base, kind, bytes, "kv cache"), "kv cache"));
+        (*out)[at] = layer_of(r, base, n_blocks, i);
     }
 fail:
     return err;
 }
 
+nrd_error *nrd_runner_alloc_kv(nrd_runner *r, int32_t n_blocks, int32_t n_host)
+{
+    if (r->comm && r->dev->ops->comm_meet) {
+        NRD_TRY(r->dev->ops->comm_meet(r->comm)); /* all ranks are loaded by now, and come here at the same time */
+    }
+    r->kv.n_blocks = n_blocks;
+    r->kv.n_layers = r->kv.n_own = nrd_spec_kv_layers(r->spec);
+    NRD_TRY(alloc_pool(r, NRD_MEM_DEVICE, n_blocks, &r->kv.layers));
+    return n_host > 0 ? alloc_pool(r, NRD_MEM_HOST, n_host, &r->kv.host_layers) : NULL;
+}
+
 nrd_error *nrd_run_alloc_shared_kv(nrd_runner *r, int32_t n_blocks)
 {
     nrd_error *err = NULL;
-
-    NRD_NEW_GOTO(r->kv_base, r->spec->n_layers, err, fail);
-    NRD_NEW_GOTO(r->kv_layers, r->spec->n_layers, err, fail);
-    r->n_kv_blocks = n_blocks;
-    r->n_kv_layers = r->spec->n_layers;
+    void *base = NULL;
     size_t bytes;
+
+    NRD_NEW_GOTO(r->kv.layers, r->spec->n_layers, err, fail);
+    r->kv.n_blocks = n_blocks;
+    r->kv.n_layers = r->spec->n_layers;
+    r->kv.n_own = 1;
     if (!nrd_size_mul((size_t)n_blocks, layer_block_bytes(r, 0), &bytes)) {
         return nrd_error_no_memory();
     }
-    NRD_TRY(nrd_run_alloc(r, &r->kv_base[0], bytes, 1, "kv cache"));
+    NRD_TRY(nrd_run_alloc(r, &base, bytes, 1, "kv cache"));
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
-        r->kv_layers[i] = layer_of(r, r->kv_base[0], n_blocks, i);
+        r->kv.layers[i] = layer_of(r, base, n_blocks, i);
     }
 fail:
     return err;
@@ -96,16 +91,14 @@ fail:
 
 void nrd_run_free_kv(nrd_runner *r)
 {
-    for (int32_t i = 0; r->kv_host_base && i < r->n_kv_layers; i++) {
-        nrd_run_free_host(r, r->kv_host_base[i]);
+    for (int32_t i = 0; r->kv.host_layers && i < r->kv.n_own; i++) {
+        nrd_run_free_host(r, r->kv.host_layers[i].base);
     }
-    for (int32_t i = 0; r->kv_base && i < r->n_kv_layers; i++) {
-        nrd_run_free(r, r->kv_base[i]);
+    for (int32_t i = 0; r->kv.layers && i < r->kv.n_own; i++) {
+        nrd_run_free(r, r->kv.layers[i].base);
     }
-    free(r->kv_base);
-    free(r->kv_layers);
-    free(r->kv_host_base);
-    free(r->kv_host_layers);
+    free(r->kv.layers);
+    free(r->kv.host_layers);
 }
 
 enum { COPIES_A_CALL = 64 };
@@ -123,21 +116,21 @@ static bool has_target(const int32_t (*pairs)[2], int32_t n, int32_t block)
 static nrd_error *move_tokens(nrd_runner *r, const nrd_plan *p)
 {
     nrd_move_tokens_args a = {
-        .n_layers = r->n_kv_layers,
+        .n_layers = r->kv.n_layers,
         .n_pairs = p->n_moves,
-        .kv = r->kv_layers,
+        .kv = r->kv.layers,
         .pairs = p->n_moves > 0 ? &p->moves[0][0] : NULL,
     };
     return p->n_moves > 0 ? r->dev->ops->move_tokens(r->stream, &a) : NULL;
 }
 
-/* The plan's moves of tokens, then its copies in their order. One call copies its pairs in any order, so a call ends where
+/* One call copies its pairs in any order, so a call ends where
  * the pools change and where a pair reads or writes what one before it wrote. */
 nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p)
 {
     NRD_TRY(move_tokens(r, p));
     for (int32_t i = 0; i < p->n_copies;) {
-        int32_t pairs[COPIES_A_CALL][2], n = 0, at = r->n_kv_blocks;
+        int32_t pairs[COPIES_A_CALL][2], n = 0, at = r->kv.n_blocks;
         bool from_host = p->copies[i][0] >= at, to_host = p->copies[i][1] >= at;
         for (; i < p->n_copies && n < COPIES_A_CALL; i++) {
             int32_t src = p->copies[i][0], dst = p->copies[i][1];
@@ -153,10 +146,10 @@ nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p)
             pairs[n++][1] = dst;
         }
         nrd_copy_blocks_args a = {
-            .n_layers = r->n_kv_layers,
+            .n_layers = r->kv.n_layers,
             .n_pairs = n,
-            .src = from_host ? r->kv_host_layers : r->kv_layers,
-            .dst = to_host ? r->kv_host_layers : r->kv_layers,
+            .src = from_host ? r->kv.host_layers : r->kv.layers,
+            .dst = to_host ? r->kv.host_layers : r->kv.layers,
             .pairs = &pairs[0][0],
         };
         NRD_TRY(r->dev->ops->copy_blocks(r->stream, &a));

@@ -56,9 +56,9 @@ static nrd_error *to_cache(nrd_runner *r, const nrd_batch_view *v, int32_t layer
         .norm = r->w.layers[layer].latent.kv_norm,
         .norm_eps = m->latent.norm_eps,
         .rope = m->rope.kind,
-        .inv_freq = r->inv_freq,
-        .rope_scale = r->rope_scale,
-        .kv = r->kv_layers[r->w.layers[layer].kv_layer],
+        .inv_freq = r->ropes.all.inv_freq,
+        .rope_scale = r->ropes.all.scale,
+        .kv = r->kv.layers[r->w.layers[layer].kv_layer],
     };
     NRD_TRY(r->dev->ops->latent_kv(r->stream, &a));
     return nrd_run_mark(r, NRD_PROFILE_ROPE_KV, v->n_tokens,
@@ -88,7 +88,7 @@ nrd_error *nrd_run_latent(nrd_runner *r, const nrd_batch_view *v, int32_t layer,
         .v_b = y->latent.v_b,
         .window = r->layer_window[layer],
         .n_sink = r->cfg.n_sink,
-        .kv = r->kv_layers[r->w.layers[layer].kv_layer],
+        .kv = r->kv.layers[r->w.layers[layer].kv_layer],
         .deterministic = r->cfg.deterministic,
     };
 

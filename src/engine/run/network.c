@@ -143,11 +143,8 @@ static nrd_error *init(nrd_runner *r)
     NRD_TRY(nrd_run_advised(nrd_weights_load(&r->w, r->stream, r->dev, r->engine, &wc), "weights"));
     NRD_TRY(nrd_run_advised(nrd_run_init_rough_head(r), "weights"));
     r->logit_cols = logit_cols(r);
-    NRD_TRY(nrd_run_init_rope(r, &m->rope, &r->inv_freq, &r->rope_scale));
-    NRD_TRY(nrd_run_init_rope(r, &m->rope_local, &r->inv_freq_local, &r->rope_scale_local));
-    NRD_TRY(nrd_run_init_pair_axis(r));
-    NRD_TRY(nrd_run_init_alibi(r));
-    NRD_TRY(nrd_run_init_rel_bias(r));
+    NRD_TRY(nrd_run_init_ropes(r));
+    NRD_TRY(nrd_run_init_position_bias(r));
     NRD_TRY(init_windows(r));
     NRD_TRY(nrd_run_init_stretches(r));
     NRD_TRY(nrd_run_init_activations(r));
@@ -234,6 +231,8 @@ void nrd_run_close(nrd_runner *r)
     nrd_run_convolve_fini(r);
     nrd_run_free_kv(r);
     nrd_run_free_activations(r);
+    nrd_run_free_ropes(r);
+    nrd_run_free_position_bias(r);
     nrd_run_fini_rough_head(r);
     nrd_weights_unload(&r->w);
     if (r->comm) {

@@ -9,21 +9,12 @@
 
 #include "engine/run/runner_internal.h"
 
-/* ---- rope.c ---- */
-
-/* Needs the weights: some models keep their factors there. */
-nrd_error *nrd_run_init_rope(nrd_runner *r, const nrd_rope_spec *rope, float **out,
-                             float *scale) NRD_MUST_USE;
-nrd_error *nrd_run_init_pair_axis(nrd_runner *r) NRD_MUST_USE;
-
 /* ---- features.c ---- */
 
 /* UNSUPPORTED names what the network needs and the device has not. */
 nrd_error *nrd_run_check_features(const nrd_runner *r) NRD_MUST_USE;
 /* For networks that guess with the model's embedding in rank 0 alone. */
 nrd_error *nrd_run_check_whole_embedding(const nrd_runner *r) NRD_MUST_USE;
-nrd_error *nrd_run_init_alibi(nrd_runner *r) NRD_MUST_USE;
-nrd_error *nrd_run_init_rel_bias(nrd_runner *r) NRD_MUST_USE;
 
 /* ---- activations.c ---- */
 

@@ -12,7 +12,7 @@
 
 static size_t block_bytes(const nrd_runner *r, int32_t kv_layer)
 {
-    const nrd_kv_layer *l = &r->kv_layers[kv_layer];
+    const nrd_kv_layer *l = &r->kv.layers[kv_layer];
     return r->dev->ops->kv_block_bytes(r->dev, l->dtype, l->block_tokens, l->n_kv_heads, l->head_dim);
 }
 
@@ -22,14 +22,14 @@ void nrd_runner_kv_shape(const nrd_runner *r, nrd_kv_shape *out)
         .host_is_device = r->shared,
         .dtype = r->kv_dtype,
         .block_tokens = r->cfg.block_tokens,
-        .n_layers = r->n_kv_layers,
+        .n_layers = r->kv.n_layers,
         .window = r->common_window,
         .n_sink = r->cfg.n_sink,
         .tp_size = r->model->tp_size,
         .pp_size = r->model->pp_size,
     };
-    for (int32_t i = 0; i < r->n_kv_layers; i++) {
-        const nrd_kv_layer *l = &r->kv_layers[i];
+    for (int32_t i = 0; i < r->kv.n_layers; i++) {
+        const nrd_kv_layer *l = &r->kv.layers[i];
         out->layers = nrd_hash_u64(out->layers, (uint64_t)(uint32_t)l->n_kv_heads << 32 | (uint32_t)l->head_dim);
         out->layers = nrd_hash_u64(out->layers, block_bytes(r, i));
     }
@@ -51,7 +51,7 @@ static int32_t side_by_side(const int32_t *blocks, int32_t first, int32_t end)
 static size_t share_bytes(const nrd_runner *r, int32_t n_blocks)
 {
     size_t bytes = 0;
-    for (int32_t i = 0; i < r->n_kv_layers; i++) {
+    for (int32_t i = 0; i < r->kv.n_layers; i++) {
         bytes += (size_t)n_blocks * block_bytes(r, i);
     }
     return bytes;
@@ -61,7 +61,7 @@ static size_t share_bytes(const nrd_runner *r, int32_t n_blocks)
 static nrd_error *copy(nrd_runner *r, const int32_t *blocks, int32_t first, int32_t n_blocks,
                        uint8_t *data, bool to_cache)
 {
-    for (int32_t layer = 0; layer < r->n_kv_layers; layer++) {
+    for (int32_t layer = 0; layer < r->kv.n_layers; layer++) {
         const size_t bytes = block_bytes(r, layer);
         for (int32_t i = first, n; i < n_blocks; i += n) {
             n = side_by_side(blocks, i, n_blocks);
@@ -69,7 +69,7 @@ static nrd_error *copy(nrd_runner *r, const int32_t *blocks, int32_t first, int3
                 n = 1;
                 continue;
             }
-            uint8_t *in_cache = (uint8_t *)r->kv_base[layer] + (size_t)blocks[i] * bytes,
+            uint8_t *in_cache = (uint8_t *)r->kv.layers[layer].base + (size_t)blocks[i] * bytes,
                     *in_parcel = data + (size_t)i * bytes;
             NRD_TRY(to_cache
                         ? r->dev->ops->copy(r->stream, in_cache, in_parcel, (size_t)n * bytes)

@@ -205,7 +205,7 @@ static nrd_error *fill_layer(nrd_runner *r, const nrd_batch_view *v, int32_t lay
         .norm_eps = r->spec->norm_eps,
         .rope = NRD_ROPE_NONE,
         .rope_scale = 1,
-        .kv = r->kv_layers[y->kv_layer],
+        .kv = r->kv.layers[y->kv_layer],
     };
 
     NRD_TRY(nrd_run_plain_input(r, v->n_tokens, &y->picture.kv, rows, r->normed, &in));
@@ -314,7 +314,7 @@ static nrd_error *attend(nrd_runner *r, const nrd_batch *b, int32_t layer)
         .out_row_scale = next->in_row_scale ? r->row_scale : NULL,
         .n_heads = m->n_heads,
         .scale = m->attn_scale,
-        .kv = r->kv_layers[y->kv_layer],
+        .kv = r->kv.layers[y->kv_layer],
         .deterministic = r->cfg.deterministic,
     };
 

@@ -31,7 +31,7 @@ static nrd_error *init(nrd_runner *r)
         .row_bytes = (size_t)m->hidden * r->act_bytes,
         .normalize_log_probs = r->cfg.normalize_log_probs,
         .picture_rows = m->picture_rows,
-        .axes = r->pair_axis != NULL,
+        .axes = r->ropes.pair_axis != NULL,
         .overlap = !r->cfg.no_overlap && !r->cfg.deterministic,
     };
     NRD_TRY(nrd_mask_worker_new(&r->mask_worker, (size_t)bl.max_rows, r->cfg.on_mask_ready,

@@ -5,7 +5,7 @@
  *   runner.c    creation, submit and wait
  *   network.c   what layers need of it: device, ranks, weights, memory between operations
  *   memory.c, activations.c  memory of the device, and what operations write
- *   rope.c      tables of rotary positions
+ *   rope.c, position_bias.c  what positions do to queries and keys
  *   request_tables.c  biases of tokens and prompt tables, which requests bring along
  *   kv_pools.c  the cache's memory and copies of its blocks
  *   parcel.c, parcel_place.c  blocks that go to another engine, or come from one
@@ -40,7 +40,10 @@
 
 #include "engine/run/batch.h"
 #include "engine/run/graphs.h"
+#include "engine/run/kv_pools.h"
 #include "engine/run/parcel_place.h"
+#include "engine/run/position_bias.h"
+#include "engine/run/rope.h"
 #include "engine/run/runner.h"
 #include "engine/run/rough_head.h"
 #include "engine/run/weights.h"
@@ -113,23 +116,15 @@ struct nrd_runner {
     int32_t common_window;
     int32_t *layer_window; /* [n_layers] */
 
-    float *inv_freq, *inv_freq_local;
-    uint8_t *pair_axis; /* [rotary_dim / 2], or NULL: positions have one axis */
+    nrd_ropes ropes;
+    nrd_position_bias bias;
     int32_t n_deep;     /* first layers behind which rows of prompt tables add something: of a row, what is behind the embedding */
-    float *alibi; /* [n_heads] of this rank, or NULL */
-    float *rel_bias; /* [n_heads, rel_back + rel_ahead + 1], or NULL */
-    int32_t rel_back, rel_ahead;
     nrd_run_encoder *encoder; /* NULL: the model has none */
     nrd_run_pictures *pictures; /* NULL: no layer reads any */
     nrd_stretch *stretches;     /* [max_tokens] of the step that is being enqueued; NULL: pictures take no weights of their own */
     int32_t n_stretches;        /* 0: it has no picture */
     nrd_run_convolve *convolve; /* of an encoder that hears; else NULL */
-    float rope_scale, rope_scale_local;
-
-    void **kv_base, **kv_host_base; /* [n_kv_layers] */
-    int32_t n_kv_blocks;
-    nrd_kv_layer *kv_layers, *kv_host_layers; /* [n_kv_layers] */
-    int32_t n_kv_layers; /* layers with attention */
+    nrd_kv_pools kv;
     nrd_run_state_memory *recurrent; /* NULL: no layer has a state */
     void *attn_gates, *attn_out;   /* [max_tokens, all heads]: gates, and what attention gives before them or before a norm; or NULL */
 

@@ -34,13 +34,6 @@ size_t nrd_run_pictures_list(const nrd_runner *r, const nrd_plan *p, int32_t *ou
 /* The same in a rank that has no states of its own. INTERNAL: the list is none. */
 nrd_error *nrd_run_pictures_follow(nrd_runner *r, const int32_t *list, size_t n) NRD_MUST_USE;
 
-/* ---- kv_pools.c ---- */
-
-nrd_error *nrd_run_copy_blocks(nrd_runner *r, const nrd_plan *p) NRD_MUST_USE;
-/* Instead of nrd_runner_alloc_kv: one memory for all layers, whose keys are of no use behind their layer. */
-nrd_error *nrd_run_alloc_shared_kv(nrd_runner *r, int32_t n_blocks) NRD_MUST_USE;
-void nrd_run_free_kv(nrd_runner *r);
-
 /* ---- parcel.c ---- */
 
 /* Behind nrd_run_copy_blocks, which saves what was in the blocks before. */
