@@ -44,6 +44,7 @@ typedef struct {
     double auto_bits;
     const char *alpha, *autoq_format, *mixed, *cache, *output_format, *device;
     bool quantize_lm_head, zero_point, no_eval, no_act_order, gptq, per_tensor, static_inputs;
+    bool mixes_inputs; /* int8_wo beside a format that rounds inputs */
     bool json;
 } options;
 
@@ -155,11 +156,11 @@ static void put_settings(job *j, const char *path)
     }
     nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
                    "\"calib_max_seq_length\": %d, \"alpha\": %s, \"damping\": %g, \"act_order\": %s, \"gptq\": %s, \"per_tensor\": %s, \"static_inputs\": %s, \"quantize_lm_head\": "
-                   "%s, \"kv_cache_dtype\": \"%s\", \"auto_quantize_bits\": %g, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
+                   "%s, \"kv_cache_dtype\": \"%s\", \"auto_quantize_bits\": %g, \"mixes_inputs\": %s, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
                    j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
                    alpha, o->damping, o->no_act_order ? "false" : "true", o->gptq ? "true" : "false", o->per_tensor ? "true" : "false",
                    o->static_inputs ? "true" : "false", o->quantize_lm_head ? "true" : "false",
-                   o->cache ? o->cache : "auto", o->auto_bits);
+                   o->cache ? o->cache : "auto", o->auto_bits, o->mixes_inputs ? "true" : "false");
     nrd_json_put_cstr(s, o->calib_dataset ? o->calib_dataset : "built in");
     nrd_str_printf(s, ", \"output_format\": \"%s\", \"exclude\": ", j->settings.scheme.format ? j->settings.scheme.format : "");
     nrd_json_put_cstr(s, o->exclude ? o->exclude : "");
@@ -237,7 +238,9 @@ static nrd_error *choose_mix(job *j, const char *path)
     }
     NRD_TRY(need_calibration(j, path));
     NRD_TRY(nrd_qmix_choose(&j->mix, j->math, &j->settings, &j->modules, j->calib, j->o->auto_bits));
-    fprintf(j->o->json ? stderr : stdout, "%d bits for %zu of %zu products: %.2f bits a weight\n", j->mix.wide_bits, j->mix.n_wide, j->mix.n, j->mix.bits);
+    fprintf(j->o->json ? stderr : stdout, "%s for %zu of %zu products: %.2f bits a %s\n",
+            j->o->mixes_inputs ? "inputs in 16 bits" : j->mix.wide_bits == 16 ? "16 bits" : "8 bits", j->mix.n_wide, j->mix.n, j->mix.bits,
+            j->o->mixes_inputs ? "number of inputs" : "weight");
     j->settings.mix = &j->mix;
     return NULL;
 }
@@ -499,9 +502,10 @@ static nrd_error *take_format(options *o, char most[MAX_NAME])
         const bool last = comma && (size_t)(comma - list) == strlen(eight) && !strncmp(list, eight, strlen(eight));
         snprintf(most, MAX_NAME, "%s", last ? comma + 1 : list);
     }
-    if (strchr(most, ',') || (comma && strncmp(most, "int4_", 5) != 0)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--autoq_format '%s': only a format of 4 bits and int8_wo are mixed (int4_awq,int8_wo); of "
-                          "one format of 8 bits (fp8) some modules stay", list);
+    o->mixes_inputs = comma && (!strcmp(most, "int8_sq") || !strcmp(most, "fp8"));
+    if (strchr(most, ',') || (comma && !o->mixes_inputs && strncmp(most, "int4_", 5) != 0)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "--autoq_format '%s': int8_wo is mixed with a format of 4 bits (int4_awq,int8_wo), with int8_sq or "
+                          "with fp8; of one format of 8 bits (fp8) some modules stay", list);
     }
     if (o->qformat && strcmp(o->qformat, most) != 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--autoq_format '%s' is not --qformat '%s'; leave one out", list, o->qformat);
@@ -548,7 +552,7 @@ static void say_what_is_unused(const job *j)
 static nrd_error *quantize(const options *o)
 {
     nrd_error *err = NULL;
-    job j = {.o = o, .settings = {.damping = o->damping, .by_size = !o->no_act_order}};
+    job j = {.o = o, .settings = {.damping = o->damping, .by_size = !o->no_act_order, .mixes_inputs = o->mixes_inputs}};
     char *path = NULL;
     const uint64_t start = nrd_now_ns();
 
@@ -605,8 +609,8 @@ static const nrd_opt rows[] = {
     OPT(FLAG, "zero_point", NULL, zero_point, NULL, NULL,
         "4-bit weights with a zero point for each group: more exact, half a bit more in memory"),
     OPT(NUM, "auto_quantize_bits", NULL, auto_bits, "X", NULL,
-        "bits a weight in all: the modules where it helps most get 8 bits, of 4-bit formats; of int8_wo, int8_sq and fp8 they stay"),
-    OPT(STR, "autoq_format", NULL, autoq_format, "NAMES", NULL, "the formats for that: one of 4 bits and int8_wo, or one"),
+        "bits a weight in all: the modules where it helps most get 8 bits, of 4-bit formats; of int8_wo, int8_sq and fp8 they stay; beside int8_wo: bits a number of their inputs"),
+    OPT(STR, "autoq_format", NULL, autoq_format, "NAMES", NULL, "the formats for that: one of 4 bits, int8_sq or fp8 and int8_wo, or one"),
     OPT(STR, "mixed", NULL, mixed, "auto", NULL, "--auto_quantize_bits 5, in short, or 9 where most have 8"),
     OPT(STR, "exclude", NULL, exclude, "NAMES", NULL, "modules that stay as they are, with ',' between; * and ? are known"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, NULL, "the LM head too, where it is not the embedding"),

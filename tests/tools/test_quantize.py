@@ -190,7 +190,8 @@ def meant(tensors, is_block):
 @pytest.mark.parametrize("arch, words", [
     *(("llama3", words) for words in ("int8_wo", "int8_sq", "fp8", "int4_gptq", "int4_awq --zero_point", "fp8_pb_wo", "mxfp4", "mxfp8 --gptq",
                                       "nvfp4 --gptq", "fp8 --per_tensor --static_inputs", "int8_sq --per_tensor --static_inputs",
-                                      "int8_sq --mixed auto", "fp8 --mixed auto")),
+                                      "int8_sq --mixed auto", "fp8 --mixed auto", "int8_sq --autoq_format int8_sq,int8_wo",
+                                      "fp8 --autoq_format fp8,int8_wo --gptq")),
     ("qwen3_moe", "int4_gptq --awq_block_size 18 --auto_quantize_bits 5.5"),
     ("deepseek_v3-plain", "int8_sq"), ("qwen3_moe", "int8_sq"), ("bamba", "int8_sq"), ("qwen3_next", "int8_wo"),
     ("gemma4", "int8_sq"), ("gemma4", "int4_gptq --awq_block_size 8 --exclude down_proj"), ("gemma4-dense", "int8_sq"),
@@ -323,6 +324,39 @@ def test_of_eight_bits_a_budget_leaves_what_is_most_off(home, tmp_path, arch, na
     run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e")
 
 
+@pytest.mark.parametrize("arch, name, words", [("llama3", "int8_sq", "--gptq"), ("llama3", "fp8", "--static_inputs"),
+                                               ("qwen3_moe", "int8_sq", "--kv_cache_dtype int8")])
+def test_inputs_that_rounding_hurts_most_keep_their_bits(home, tmp_path, arch, name, words):
+    """Their modules are as int8_wo, in words and in a group of their own, and the others alone have inputs of 8 bits."""
+    report = quantize(home / arch, tmp_path / "q", name, "--autoq_format", f"{name},int8_wo", "--auto_quantize_bits", "11", *words.split())
+    modules = [m for layer in report["layers"] for m in layer["modules"]]
+    keep = [m["name"] for m in modules if m.get("input_bits") == 16]
+    config = json.loads((tmp_path / "q/config.json").read_text())["quantization_config"]
+    first, second = config["config_groups"].values()
+    assert config["format"] == "mixed-precision" and all(m["bits"] == 8 and m["name"] not in config["ignore"] for m in modules)
+    assert first["targets"] == [m["name"] for m in modules if m["name"] not in keep] and second["targets"] == keep
+    assert first["input_activations"]["num_bits"] == 8 and first["format"] == ("float-quantized" if name == "fp8" else "int-quantized")
+    assert second["input_activations"] is None and second["format"] == "pack-quantized" and second["weights"]["type"] == "int"
+    tensors, size = {}, {}
+    for part in (tmp_path / "q").glob("model*.safetensors"):
+        tensors |= safetensors(part)
+    for m in (m["name"] for m in modules):
+        assert (m + ".weight_packed" in tensors) == (m in keep) != (m + ".weight" in tensors)
+        assert (m + ".input_scale" in tensors) == ("--static_inputs" in words and m not in keep)
+        size[m] = np.prod(tensors[m + ".weight_shape"]) if m in keep else tensors[m + ".weight"].size
+    assert 10 < 8 + 8 * sum(size[m] for m in keep) / sum(size.values()) <= 11
+    parts = {}  # what reads one input is chosen together
+    for m in size:
+        parts.setdefault(re.sub(r"[qkv]_proj|(gate|up)_proj|experts[.]\d+", "", m), set()).add(m in keep)
+    assert all(len(kinds) == 1 for kinds in parts.values())
+    run("convert", "--model_dir", tmp_path / "q", "--output_dir", tmp_path / "c")
+    marks = {"self_attn.q_proj": "attention.qkv", "self_attn.o_proj": "attention.dense", "mlp.up_proj": "mlp.fc", "mlp.down_proj": "mlp.proj"}
+    marked = {re.sub("^model", "transformer", m).replace(key, mark) for m in size for key, mark in marks.items() if key in m and m not in keep}
+    if arch == "llama3":
+        names = {n[:-len(".int8_input")] for n in safetensors(tmp_path / "c/rank0.safetensors") if n.endswith(".int8_input")}
+        assert names == (marked if name == "int8_sq" else set())
+
+
 def put_quiet_layer(path):
     """Norms behind the blocks of the second layer (Gemma) let a 250th of them through."""
     spec = make_model.SPECS["gemma3"]
@@ -332,11 +366,13 @@ def put_quiet_layer(path):
     hf_folder.write_safetensors(str(path / "model.safetensors"), make_model.stored_tensors(spec, made), "bfloat16")
 
 
-@pytest.mark.parametrize("words", ["int4_wo --awq_block_size 32 --auto_quantize_bits 5.5", "int8_sq --auto_quantize_bits 10"])
+@pytest.mark.parametrize("words", ["int4_wo --awq_block_size 32 --auto_quantize_bits 5.5", "int8_sq --auto_quantize_bits 10",
+                                   "int8_sq --auto_quantize_bits 10 --autoq_format int8_sq,int8_wo"])
 def test_a_budget_leaves_out_what_a_norm_behind_it_makes_small(tmp_path, words):
     report = quantize(folder(tmp_path / "m", "gemma3", put_quiet_layer), tmp_path / "q", *words.split())
-    bits = {m["name"]: m["bits"] for layer in report["layers"] for m in layer["modules"]}
-    wide = [m for m, n in bits.items() if n == 8] if words.startswith("int4") else [m["name"] for m in report["kept"] if "budget" in m["reason"]]
+    wide = [m["name"] for m in report["kept"] if "budget" in m["reason"]]
+    if "int4" in words or "int8_wo" in words:
+        wide = [m["name"] for layer in report["layers"] for m in layer["modules"] if m.get("input_bits") == 16 or (m["bits"] == 8 and "int4" in words)]
     assert wide and not any(".layers.1." in m for m in wide)
 
 
@@ -419,8 +455,9 @@ def put_nan(path):
     (["--output_format", "gptq", "--mixed", "auto"], "with one number of bits"),
     (["--output_format", "gptq", "--kv_cache_dtype", "int8"], "without --kv_cache_dtype"),
     (["--exclude", "*"], "--exclude leaves no linear module to quantize"),
-    (["--autoq_format", "fp8,int4_awq"], "--autoq_format 'fp8,int4_awq': only a format of 4 bits and int8_wo are mixed (int4_awq,int8_wo)"),
-    (["--autoq_format", "fp8,int8_wo"], "--autoq_format 'fp8,int8_wo': only a format of 4 bits and int8_wo are mixed"),
+    (["--autoq_format", "fp8,int4_awq"], "--autoq_format 'fp8,int4_awq': int8_wo is mixed with a format of 4 bits (int4_awq,int8_wo), with int8_sq or with fp8"),
+    (["--autoq_format", "mxfp8,int8_wo"], "--autoq_format 'mxfp8,int8_wo': int8_wo is mixed with a format of 4 bits"),
+    (["--autoq_format", "fp8,int8_wo"], "--autoq_format 'fp8,int8_wo' is not --qformat 'int4_awq'; leave one out"),
     (["--autoq_format", "int4_gptq,int8_wo"], "--autoq_format 'int4_gptq,int8_wo' is not --qformat 'int4_awq'; leave one out"),
     (["--autoq_format", "fp8"], "--autoq_format 'fp8' is not --qformat 'int4_awq'; leave one out"),
     (["--mixed", "5"], "--mixed is auto, not '5'"),
@@ -563,7 +600,7 @@ def test_quantize_py_takes_medusa_heads_along(home, tmp_path):
 
 
 @pytest.mark.parametrize("line, status, message", [
-    ("--autoq_format fp8,int4_awq,w4a8_awq --auto_quantize_bits 5 --tp_size 2", 1, "only a format of 4 bits and int8_wo are mixed"),
+    ("--autoq_format fp8,int4_awq,w4a8_awq --auto_quantize_bits 5 --tp_size 2", 1, "int8_wo is mixed with a format of 4 bits"),
     ("--qformat w8a8_sq --smoothquant 0.5", 1, "--qformat 'w8a8_sq' is not supported; known are"),
     ("--qformat fp8 --cp_size 2", 1, "--cp_size 2: there is no context parallelism; use --tp_size or --pp_size"),
     ("--qformat int8_sq --export_format onnx", 1, "--export_format is tensorrt_llm or hf, not 'onnx'"),

@@ -383,8 +383,8 @@ static nrd_error *copy_others(const nrd_qfolder *f)
 
 enum { LEFT = 16 }; /* bits of modules that no note has */
 
-/* Modules whose notes say that they have `bits`; *out is allocated, names are borrowed from the plan. */
-static nrd_error *modules_of(const nrd_qfolder *f, int bits, const char ***out, size_t *out_n)
+/* Modules whose notes say that they have `bits`, and inputs that keep 16 where others' have 8; *out is allocated, names are borrowed from the plan. */
+static nrd_error *modules_of(const nrd_qfolder *f, int bits, bool keeps_inputs, const char ***out, size_t *out_n)
 {
     nrd_error *err = NULL;
     size_t at = 0; /* notes have the modules in their order, those of no layer first */
@@ -400,7 +400,8 @@ static nrd_error *modules_of(const nrd_qfolder *f, int bits, const char ***out, 
         for (size_t k = 0; k < nrd_json_len(list) && at < f->modules->n; at++) {
             const nrd_json *one = nrd_json_at(list, k);
             const bool is_there = !strcmp(nrd_json_get_str(one, "name", ""), modules[at].name);
-            if ((is_there ? nrd_json_get_int(one, "bits", 0) : LEFT) == bits) {
+            const bool keeps = is_there && nrd_json_get_int(one, "input_bits", 0) == 16;
+            if ((is_there ? nrd_json_get_int(one, "bits", 0) : LEFT) == bits && keeps == keeps_inputs) {
                 (*out)[(*out_n)++] = modules[at].name;
             }
             k += is_there;
@@ -422,7 +423,7 @@ nrd_error *nrd_qfolder_kept(const nrd_qfolder *f, const char *why_left, nrd_qkep
     size_t n_left = 0, n = q->n_kept;
 
     *out = NULL;
-    NRD_TRY_GOTO(modules_of(f, LEFT, &left, &n_left), err, done);
+    NRD_TRY_GOTO(modules_of(f, LEFT, false, &left, &n_left), err, done);
     NRD_NEW_GOTO(*out, n + n_left + 1, err, done);
     for (size_t i = 0; i < n; i++) {
         (*out)[i] = q->kept[i];
@@ -464,6 +465,7 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dty
 {
     nrd_error *err = NULL;
     const bool with_head = f->modules->modules[f->modules->n - 1].layer < 0; /* it is quantized */
+    const bool rounds = s->inputs != NRD_QROUND_NOT;
     nrd_qpack_group groups[2] = {{.grid = s->grid, .inputs = s->inputs, .static_inputs = s->static_inputs},
                                  {.grid = nrd_qmix_wide}};
     size_t n = 1, n_ignored = 0;
@@ -474,14 +476,21 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dty
         nrd_qpack_gptq_config(text, &s->grid, ignored, n_ignored, with_head);
         goto done;
     }
-    if (s->grid.bits != nrd_qmix_wide.bits) {
-        NRD_TRY_GOTO(modules_of(f, nrd_qmix_wide.bits, &groups[1].targets, &groups[1].n_targets), err, done);
+    if (s->grid.bits != nrd_qmix_wide.bits || rounds) {
+        NRD_TRY_GOTO(modules_of(f, nrd_qmix_wide.bits, rounds, &groups[1].targets, &groups[1].n_targets), err, done);
     }
     if (groups[1].n_targets > 0) {
-        NRD_TRY_GOTO(modules_of(f, s->grid.bits, &groups[0].targets, &groups[0].n_targets), err, done);
+        NRD_TRY_GOTO(modules_of(f, s->grid.bits, false, &groups[0].targets, &groups[0].n_targets), err, done);
         n = 2;
     }
-    nrd_qpack_config(text, s->format, groups, n, ignored, n_ignored, with_head, cache);
+    const bool mixes = n == 2 && strcmp(s->format, NRD_QPACK_WORDS) != 0;
+    if (mixes) {
+        groups[0].format = s->format;
+        groups[1].format = NRD_QPACK_WORDS;
+    } else if (s->inputs == NRD_QROUND_E4M3 && !s->grid.is_float) {
+        groups[0].format = s->format; /* the library takes such a group for unpacked otherwise */
+    }
+    nrd_qpack_config(text, mixes ? "mixed-precision" : s->format, groups, n, ignored, n_ignored, with_head, cache);
 done:
     free(ignored);
     free(groups[0].targets);

@@ -19,6 +19,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Of what 8 bits to the nearest are off by, squared, this rounding leaves: 0.14 to 0.31 by kinds of modules of Gemma 3 270M. */
+#define NRD_GPTQ_SHARE 0.3
+
 /* Of an input, for all weights that read it. */
 typedef struct nrd_gptq {
     int64_t n;

@@ -100,6 +100,7 @@ static nrd_error *scale_input(nrd_qwork *w, nrd_exec_product product)
     const nrd_qgrid *grid = NULL; /* what reads one input has one (mix.h) */
     const nrd_qmaker *makers = w->layer->makers[product];
     nrd_qinput *in = &w->inputs[product];
+    bool rounds = true;
     float *scales = NULL, *made = NULL;
     int32_t *shared = NULL;
 
@@ -107,12 +108,13 @@ static nrd_error *scale_input(nrd_qwork *w, nrd_exec_product product)
         const nrd_qresult_module *y = &w->out->modules[i];
         if (y->module->input < NRD_PRODUCTS && w->layer->reads_as[y->module->input] == (int)product) {
             grid = &y->grid;
+            rounds = w->settings->scheme.method != NRD_QMETHOD_SMOOTH || !y->keeps_inputs;
             p.w[p.n] = y->w;
             p.rows[p.n++] = y->rows.rows;
             p.cols = y->rows.cols;
         }
     }
-    if (p.n == 0 || !makers[0].src || in->n_tokens == 0 || w->layer->reads_as[product] != (int)product ||
+    if (p.n == 0 || !rounds || !makers[0].src || in->n_tokens == 0 || w->layer->reads_as[product] != (int)product ||
         p.n == NRD_QPRODUCTS_MAX) {
         return NULL;
     }
@@ -281,7 +283,7 @@ static void choose_units(nrd_qwork *w, int input)
 static nrd_error *choose_input_scale(const nrd_qwork *w, nrd_qresult_module *y, const nrd_qinput *in)
 {
     float most = 0;
-    if (!w->settings->scheme.static_inputs) {
+    if (!w->settings->scheme.static_inputs || y->keeps_inputs) {
         return NULL;
     }
     if (!in) {
@@ -327,7 +329,9 @@ static nrd_error *begin(nrd_qwork *w, const nrd_qmodules *q, size_t first, size_
         }
         nrd_qresult_module *y = &w->out->modules[w->out->n++];
         y->module = &q->modules[first + i];
-        y->grid = nrd_qmix_is_wide(w->settings->mix, y->module) ? nrd_qmix_wide : w->settings->scheme.grid;
+        const bool is_wide = nrd_qmix_is_wide(w->settings->mix, y->module);
+        y->grid = is_wide ? nrd_qmix_wide : w->settings->scheme.grid;
+        y->keeps_inputs = is_wide && w->settings->scheme.inputs != NRD_QROUND_NOT;
         if (y->grid.scale_dtype == NRD_DTYPE_NONE) {
             y->grid.scale_dtype = y->module->src->dtype;
         }

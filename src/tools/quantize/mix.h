@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tools/quantize/mix.h - which modules get 8 bits where most get 4, or stay as they are where most get 8.
+ * tools/quantize/mix.h - which modules get 8 bits where most get 4; where most get 8, which stay as they are, or have inputs that do.
  *
  * Purpose   A budget of bits a weight is spent where it helps most. The calibration says what each product is off by with
  *           weights to the nearest, as a share of its result, and of 8 bits with its inputs rounded as well, behind
@@ -21,9 +21,9 @@
 
 typedef struct nrd_qmix {
     bool *wide;    /* [n_layers, NRD_PRODUCTS] */
-    int wide_bits; /* 8, or 16: those stay as they are */
+    int wide_bits; /* 8: as int8_wo, or 16: those stay as they are */
     size_t n, n_wide; /* products that have modules; those that are wide */
-    double bits;   /* a weight, scales and zero points counted */
+    double bits;   /* a weight, scales and zero points counted; a number of inputs, where that is what they differ in */
 } nrd_qmix;
 
 extern const nrd_qgrid nrd_qmix_wide; /* the grid of those with 8 bits, that of int8_wo */
@@ -36,7 +36,7 @@ void nrd_qmix_fini(nrd_qmix *m);
 
 /* The product that a module belongs to; -1: to none whose inputs are known. */
 int nrd_qmix_product_of(const nrd_qmodule *y);
-/* Whether a module has 8 bits instead, and whether it stays as it is. m NULL: no. */
+/* Whether a module is as int8_wo instead, and whether it stays as it is. m NULL: no. */
 bool nrd_qmix_is_wide(const nrd_qmix *m, const nrd_qmodule *y);
 bool nrd_qmix_leaves(const nrd_qmix *m, const nrd_qmodule *y);
 

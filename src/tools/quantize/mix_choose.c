@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "tools/quantize/gptq.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -126,6 +127,12 @@ static nrd_error *take_norms(part *parts, const nrd_qmodules *q, int32_t layer, 
     return NULL;
 }
 
+/* How much of what weights to the nearest are off by goes away with the other format. */
+static double weights_share(const nrd_qsettings *s)
+{
+    return s->mixes_inputs && !s->scheme.grid.is_float ? 0 : s->gptq ? NRD_GPTQ_SHARE : 1;
+}
+
 /* What rounding to the nearest does to the modules of a layer. */
 static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q,
                                 nrd_qcalibration *c, int32_t layer, bool rounds_inputs)
@@ -148,6 +155,7 @@ static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *
             const int64_t n = y->rows.rows * y->rows.cols;
             if (rounds_inputs && y->module->input < NRD_PRODUCTS) {
                 const int input = q->layers[layer].reads_as[y->module->input];
+                y->error *= weights_share(s);
                 NRD_TRY_GOTO(add_input_error(y, &s->scheme, &inputs[input]), err, done);
             }
             parts[product].n_weights += n;
@@ -186,7 +194,7 @@ static int by_gain(const void *a, const void *b)
 
 static nrd_error *spend(nrd_qmix *out, part *parts, size_t n, const nrd_qsettings *s, const nrd_qmodules *q, double bits)
 {
-    const double narrow = bits_of(&s->scheme.grid);
+    const double narrow = bits_of(&s->scheme.grid), wide = 2 * s->scheme.grid.bits; /* of weights, or of inputs */
     double all = 0, used = 0;
 
     if (bits < narrow) {
@@ -203,7 +211,7 @@ static nrd_error *spend(nrd_qmix *out, part *parts, size_t n, const nrd_qsetting
             continue;
         }
         out->n++;
-        const double extra = (double)parts[i].n_weights * (out->wide_bits - narrow);
+        const double extra = (double)parts[i].n_weights * (wide - narrow);
         if (used + extra <= bits * all) {
             used += extra;
             out->wide[parts[i].at] = true;
@@ -223,8 +231,8 @@ nrd_error *nrd_qmix_choose(nrd_qmix *out, nrd_qmath *m, const nrd_qsettings *s, 
     part *parts = NULL;
     nrd_progress *bar = NULL;
 
-    *out = (nrd_qmix){.wide_bits = 2 * s->scheme.grid.bits};
-    const bool rounds_inputs = out->wide_bits == 16 && s->scheme.inputs != NRD_QROUND_NOT;
+    const bool rounds_inputs = s->scheme.grid.bits == 8 && s->scheme.inputs != NRD_QROUND_NOT;
+    *out = (nrd_qmix){.wide_bits = s->scheme.grid.bits == 4 || s->mixes_inputs ? 8 : 16};
     NRD_NEW_GOTO(out->wide, n, err, done);
     NRD_NEW_GOTO(parts, n, err, done);
     bar = nrd_progress_new_of("measuring", (uint64_t)q->n_layers, "layers");

@@ -148,7 +148,7 @@ nrd_error *nrd_qpack(nrd_qmath *m, const nrd_qresult_module *y, const char *form
     }
     if (y->grid.is_float && y->grid.bits == 4) {
         NRD_TRY(pack_pairs(y, out, out_n));
-    } else if (!strcmp(format, "pack-quantized")) {
+    } else if (!strcmp(format, NRD_QPACK_WORDS) || y->keeps_inputs) {
         NRD_TRY(pack_words(m, y, out, out_n));
     } else {
         NRD_TRY(pack_bytes(y, out, out_n));
@@ -198,8 +198,8 @@ static void put_group(nrd_str *out, const nrd_qpack_group *p)
         nrd_str_puts(out, "null");
     }
     nrd_str_puts(out, ", \"output_activations\": null");
-    if (p->inputs == NRD_QROUND_E4M3 && !p->grid.is_float) { /* the library takes such a group for unpacked otherwise */
-        nrd_str_puts(out, ", \"format\": \"pack-quantized\"");
+    if (p->format) {
+        nrd_str_printf(out, ", \"format\": \"%s\"", p->format);
     }
     nrd_str_putc(out, '}');
 }

@@ -20,6 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define NRD_QPACK_WORDS "pack-quantized" /* as nrd_qscheme.format */
+
 typedef struct nrd_qtensor {
     char *name;
     nrd_dtype dtype;
@@ -44,9 +46,10 @@ typedef struct nrd_qpack_group {
     bool static_inputs; /* one scale for all tokens, a tensor of each module */
     const char **targets; /* names of modules; NULL: all */
     size_t n_targets;
+    const char *format;   /* NULL: the folder's, which says enough */
 } nrd_qpack_group;
 
-/* The member quantization_config of config.json, without its name. ignored: names of modules that stay; an LM head that is not
+/* format: of the folder; of groups with formats of their own it is mixed. The member quantization_config of config.json, without its name. ignored: names of modules that stay; an LM head that is not
  * quantized is one of them, also where it is the embedding and has no tensor. cache: the type that its scales are for; NONE:
  * there are none. */
 void nrd_qpack_config(nrd_str *out, const char *format, const nrd_qpack_group *groups, size_t n_groups, const char *const *ignored,

@@ -16,7 +16,7 @@ void nrd_qreport_note(nrd_str *out, const nrd_qresult *r)
         nrd_json_put_cstr(out, r->modules[i].module->name);
         nrd_str_puts(out, ", \"error\": ");
         nrd_json_put_float(out, (float)r->modules[i].error);
-        nrd_str_printf(out, ", \"bits\": %d}", r->modules[i].grid.bits);
+        nrd_str_printf(out, ", \"bits\": %d%s}", r->modules[i].grid.bits, r->modules[i].keeps_inputs ? ", \"input_bits\": 16" : "");
     }
     nrd_str_putc(out, ']');
     for (int32_t i = 0; r->cache_scales && i < 2 * r->n_cache_heads; i++) {

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "tools/quantize/awq.h"
+#include "tools/quantize/gptq.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,8 +20,6 @@
 enum { STEPS = 120, MAX_ROWS = 1024, LANES = 16 };
 /* The first step's length in log s; later ones are shorter, to 0 at the last. */
 #define FIRST_STEP 0.08f
-/* Of rounding to the nearest, squared, that GPTQ's rounding leaves: 0.14 to 0.31 by kinds of modules of Gemma 3 270M. */
-#define GPTQ_SHARE 0.3
 
 nrd_error *nrd_smooth_scales(const nrd_qproducts *p, const nrd_qinput *in, double alpha, float *out_scales)
 {
@@ -277,7 +276,7 @@ nrd_error *nrd_smooth_search(nrd_qmath *m, const nrd_qproducts *p, const nrd_qin
                              float *out_scales, double *out_error)
 {
     nrd_error *err = NULL;
-    search s = {.m = m, .p = p, .cols = p->cols, .n_free = p->shared ? p->n_shared : p->cols, .w_share = how->gptq ? GPTQ_SHARE : 1};
+    search s = {.m = m, .p = p, .cols = p->cols, .n_free = p->shared ? p->n_shared : p->cols, .w_share = how->gptq ? NRD_GPTQ_SHARE : 1};
 
     NRD_NEW_GOTO(s.x2, s.cols, err, done);
     NRD_NEW_GOTO(s.w2, s.cols, err, done);
