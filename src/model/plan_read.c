@@ -284,7 +284,8 @@ static nrd_error *read_turned_heads(const nrd_plan_tensor *t, const nrd_plan_par
     for (int64_t r = 0, last = -1; r < n; r++) {
         const int64_t h = (row0 + r) / each, i = (row0 + r) % each;
         for (int64_t c = 0; h != last && c < cols; c++) {
-            NRD_TRY_GOTO(to_floats(t, s->dtype, src_row(s, h * cols + c), row, each), err, done);
+            NRD_TRY_GOTO(s->packed ? nrd_quant_rows(s->packed, NRD_DTYPE_F32, s->packed_row0 + h * cols + c, 1, row, NULL)
+                                   : to_floats(t, s->dtype, src_row(s, h * cols + c), row, each), err, done);
             for (int64_t k = 0; k < each; k++) {
                 head[k * cols + c] = row[k];
             }

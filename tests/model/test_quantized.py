@@ -147,6 +147,12 @@ def mlx_experts(tensors, own, kind):
             parts = {"down_proj": slice(None)} if "output" in name else {"gate_proj": slice(half), "up_proj": slice(half, None)}
             for part, rows in parts.items():
                 stacks[f"{stem}.switch_mlp.{part}"] = [((name, e, rows), m[rows]) for e, m in enumerate(x)]
+        elif name.endswith("kv_b_proj.weight"):  # of each head; the keys' part turned
+            stem, n_keys = name[:-len("kv_b_proj.weight")], 32
+            heads = x.reshape(3, -1, x.shape[1])
+            stacks[stem + "embed_q"] = [((name, h, slice(n_keys), "turned"), m[:n_keys].T) for h, m in enumerate(heads)]
+            stacks[stem + "unembed_out"] = [((name, h, slice(n_keys, None)), m[n_keys:]) for h, m in enumerate(heads)]
+            meant[name] = heads.copy()
         else:
             stored[name] = x
     for stem, matrices in stacks.items():
@@ -160,23 +166,25 @@ def mlx_experts(tensors, own, kind):
             name, e, *part = place
             meant[name] = meant[name].copy() if e == 0 else meant[name]
             if part and isinstance(part[0], slice):
-                meant[name][e][part[0]] = w.dequantized()
+                meant[name][e][part[0]] = w.dequantized().T if part[1:] else w.dequantized()
             else:
                 meant[name][e][:, slice(part[0], None, 2) if part else slice(None)] = w.dequantized().T
         stored.update({k: np.stack([m[k] for m in made]) for k in made[0]})
-    return stored, meant
+    return stored, {name: x.reshape(-1, x.shape[-1]) if name.endswith("kv_b_proj.weight") else x for name, x in meant.items()}
 
 
-@pytest.mark.parametrize("arch, recipe, kept", [("qwen3_moe", "mlx-4", "q4_1"), ("mixtral", "mlx-4", "q4_1"), ("granitemoe", "mlx-5", "q5_1"),
+@pytest.mark.parametrize("arch, recipe, kept", [("qwen3_moe", "mlx-4", "q4_1"), ("mixtral", "mlx-4", "q4_1"), ("granitemoe", "mlx-5", "q5_1"), ("deepseek_v3", "mlx-4", "q4_1"),
                                                 ("gpt_oss-32", "mlx-mxfp4", "mxfp4"), ("qwen3_moe", "mlx-mxfp8", "mxfp8")])
 def test_mlx_has_a_tensor_of_all_experts(arch, recipe, kept, tmp_path):
     spec, wide = SPECS[arch], {72: 96, 54: 64, 24: 32, 90: 96, 180: 192} if arch != "gpt_oss-32" else {}
+    if arch == "deepseek_v3":
+        wide.update({30: 64, 84: 120, 44: 72, 36: 64, 102: 192, 42: 96, 108: 128, 20: 32, 14: 32})
     rng, kind = np.random.default_rng(7), {**quantized.RECIPES[recipe]}
     kind.update({"group": 32} if "bits" in kind else {})
     tensors = {name: (x.mean() + x.std() * rng.standard_normal([wide.get(n, n) for n in x.shape])).astype(np.float32) if wide else x
                for name, x in weights.build(spec).items()}
     stored, meant = mlx_experts(tensors, kind, kind)
-    config = {k: wide.get(v, v) if k.endswith(("_size", "head_dim")) else v for k, v in make_model.config_json(spec, "float32").items()}
+    config = {k: wide.get(v, v) if k.endswith(("_size", "head_dim", "_rank")) else v for k, v in make_model.config_json(spec, "float32").items()}
     for folder, numbers, more in (("q", stored, {"quantization": quantized.mlx_config(kind)}), ("f", meant, {})):
         (tmp_path / folder).mkdir()
         hf_folder.write_safetensors(tmp_path / folder / "model.safetensors", make_model.stored_tensors(spec, numbers), "float32")

@@ -14,6 +14,7 @@
 #define ATTN LAYER "self_attn."
 #define MLP LAYER "mlp."
 
+/* MLX's folders have the heads' matrices apart, the keys' turned. */
 static const nrd_weight_rule rules[] = {
     RULE_EMBED("model.embed_tokens"),
     RULE_WEIGHT("input_layernorm", LAYER "input_layernorm"),
@@ -22,8 +23,10 @@ static const nrd_weight_rule rules[] = {
     {"attention.q_b.weight", {ATTN "q_b_proj.weight|" ATTN "q_proj.weight"}, 0},
     RULE_WEIGHT("attention.kv_a", ATTN "kv_a_proj_with_mqa"),
     RULE_WEIGHT("attention.kv_a_layernorm", ATTN "kv_a_layernorm"),
-    {"attention.k_b.weight", {ATTN "kv_b_proj.weight"}, NRD_RULE_HEAD_KEYS},
-    {"attention.v_b.weight", {ATTN "kv_b_proj.weight"}, NRD_RULE_HEAD_VALUES},
+    {"attention.k_b.weight", {ATTN "embed_q.weight"}, NRD_RULE_TURNED_HEADS | NRD_RULE_HEADS_APART | NRD_RULE_IF_THERE},
+    {"attention.v_b.weight", {ATTN "unembed_out.weight"}, NRD_RULE_HEADS_APART | NRD_RULE_IF_THERE},
+    {"attention.k_b.weight", {ATTN "kv_b_proj.weight"}, NRD_RULE_HEAD_KEYS | NRD_RULE_IF_THERE},
+    {"attention.v_b.weight", {ATTN "kv_b_proj.weight"}, NRD_RULE_HEAD_VALUES | NRD_RULE_IF_THERE},
     RULE_WEIGHT("attention.dense", ATTN "o_proj"),
     RULE_WEIGHT("post_layernorm", LAYER "post_attention_layernorm"),
     RULE_WEIGHT("mlp.fc", MLP "gate_proj"),
