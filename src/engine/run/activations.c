@@ -59,23 +59,11 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     NRD_TRY(nrd_run_alloc_common(r, &r->delta, t * (size_t)m->hidden, a, "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->up, widest_inter(m, t), (m->gated_mlp ? 2 : 1) * a, "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->mid, mid_bytes(r, t), 1, "activations"));
-    if (r->w.max_made_row_bytes > 0) {
-        NRD_TRY(nrd_run_alloc(r, &r->made, t, r->w.max_made_row_bytes, "activations"));
-    }
-    if (r->w.n_orders > 0) {
-        NRD_TRY(nrd_run_alloc(r, &p, r->w.n_orders, sizeof *r->orders, "weights"));
-        r->orders = p;
-        NRD_TRY(nrd_run_upload(r, p, r->w.orders, r->w.n_orders * sizeof *r->orders));
-    }
-    if (r->w.n_scales > 0) {
-        NRD_TRY(nrd_run_alloc(r, &p, r->w.n_scales, sizeof *r->scales, "weights"));
-        r->scales = p;
-        NRD_TRY(nrd_run_upload(r, p, r->w.scales, r->w.n_scales * sizeof *r->scales));
-    }
     if (r->comm && m->qk_norm_wide && r->model->tp_size > 1) {
         NRD_TRY(nrd_run_alloc_common(r, &p, t, 2 * sizeof(float), "activations"));
         r->head_squares = p;
     }
+    NRD_TRY(nrd_run_init_made_input(r));
     NRD_TRY(nrd_run_init_inputs(r));
     NRD_TRY(nrd_run_init_experts(r));
     NRD_TRY(nrd_run_init_latent(r));
@@ -121,14 +109,15 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
 void nrd_run_free_activations(nrd_runner *r)
 {
     void *common[] = {r->x, r->normed, r->delta, r->row_scale, r->part_logits, r->slot_tokens, r->head_squares};
-    void *mem[] = {r->qkv,    r->att,      r->up,     r->mid, r->logits, r->counts, r->adapter_hidden, r->taps, r->made, r->orders, r->scales,
-                   r->kv_rows};
+    void *mem[] = {r->qkv, r->att, r->up, r->mid, r->logits, r->adapter_hidden, r->taps, r->kv_rows};
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++) {
         nrd_run_free_common(r, common[i]);
     }
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) {
         nrd_run_free(r, mem[i]);
     }
+    nrd_run_free_made_input(r);
+    nrd_run_free_counts(r);
     nrd_run_free_experts(r);
     nrd_run_free_latent(r);
     nrd_run_free_recurrent(r);
@@ -136,12 +125,10 @@ void nrd_run_free_activations(nrd_runner *r)
     nrd_run_free_altup(r);
     if (!r->shared) {
         nrd_run_free(r, r->row_ids);
-        nrd_run_free(r, r->count_ids);
         nrd_run_free(r, r->pool_rows);
         nrd_run_free(r, r->pool_sums);
     }
     nrd_run_free_host(r, r->row_ids_host);
     nrd_run_free_host(r, r->kv_rows_host);
-    nrd_run_free_host(r, r->count_ids_host);
     nrd_run_free_host(r, r->rows_host);
 }

@@ -3,17 +3,13 @@
  *
  * All that a step chose lies in one block of memory (nrd_outputs), so that it comes back in one
  * copy: ids and log probabilities first, the candidates behind them, which are copied only when a
- * sequence wants some. Counts of tokens, for penalties, are a row for each slot, which is filled
- * from what the sequence has said before its first choice there; and one for each draft token of a
- * step, filled as if the draft were right so far. */
+ * sequence wants some. */
 #include "engine/run/head.h"
 #include "engine/run/operations.h"
 
 #include "base/mem.h"
-#include "engine/decode/beam.h"
 
 #include <stddef.h>
-#include <string.h>
 
 static size_t take(size_t *at, size_t n, size_t elem)
 {
@@ -66,66 +62,6 @@ void nrd_run_outputs_fini(nrd_runner *r, nrd_outputs *o)
     nrd_run_pooled_fini(r, &o->pooled);
 }
 
-/* The tokens down to a node of the tree behind the known ones, where the last count is over that read those of another. */
-static nrd_error *put_path(nrd_runner *r, const nrd_plan_entry *e, int32_t node)
-{
-    const nrd_seq *q = e->seq;
-    int32_t *behind = (r->shared ? q->dec.tokens : r->count_ids_host) + q->dec.n_known;
-    NRD_TRY(r->dev->ops->stream_sync(r->stream));
-    nrd_tree_path(e->tree, node, behind);
-    return r->shared ? NULL
-                     : r->dev->ops->copy(r->stream, r->count_ids + q->dec.n_known, behind,
-                                         (size_t)e->tree->depth[node] * sizeof *behind);
-}
-
-nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e)
-{
-    const nrd_device_ops *ops = r->dev->ops;
-    const nrd_seq *q = e->seq;
-    const int32_t *tokens = q->dec.tokens;
-    int32_t n = q->dec.n_known + e->n_draft;
-    void *p = NULL;
-
-    if (q->req.width > 1 && e->start >= q->req.n_prompt) {
-        tokens = nrd_beams_tokens(q->dec.beams, e->beam, &n);
-    }
-    tokens += q->req.n_cross; /* an encoder's input was not said by the decoder */
-    n -= q->req.n_cross;
-    if (!r->counts) {
-        NRD_TRY(nrd_run_alloc(r, &p, (size_t)nrd_run_max_rows(r) * (size_t)r->spec->vocab,
-                              sizeof(uint16_t), "token counts"));
-        r->counts = p;
-    }
-    if (!r->shared) {
-        size_t bytes = (size_t)r->cfg.max_context * sizeof(int32_t) + 64;
-        if (!r->count_ids) {
-            NRD_TRY(nrd_run_alloc(r, &p, bytes, 1, "token counts"));
-            r->count_ids = p;
-            NRD_TRY(ops->alloc(r->dev, &p, NRD_MEM_HOST, bytes, "token counts"));
-            r->count_ids_host = p;
-        }
-        NRD_TRY(ops->stream_sync(r->stream)); /* the copy before may still be under way */
-        memcpy(r->count_ids_host, tokens, (size_t)n * sizeof *tokens);
-        NRD_TRY(ops->copy(r->stream, r->count_ids, r->count_ids_host, (size_t)n * sizeof *tokens));
-        tokens = r->count_ids;
-    }
-    for (int32_t i = 0; i <= e->n_draft; i++) {
-        const int32_t depth = e->tree && i > 0 ? e->tree->depth[i - 1] : i;
-        if (e->tree && i > 0) {
-            NRD_TRY(put_path(r, e, i - 1));
-        }
-        nrd_counts_args a = {
-            .slot = i == 0 ? e->slot : r->cfg.max_entries + e->first_draft + i - 1,
-            .vocab = r->spec->vocab,
-            .n = n - e->n_draft + depth,
-            .ids = tokens,
-            .counts = r->counts,
-        };
-        NRD_TRY(ops->counts(r->stream, &a));
-    }
-    return NULL;
-}
-
 static nrd_sample_args choice_args(const nrd_runner *r, const nrd_batch *b, const nrd_outputs *o)
 {
     return (nrd_sample_args){
@@ -135,7 +71,7 @@ static nrd_sample_args choice_args(const nrd_runner *r, const nrd_batch *b, cons
         .logits_stride = (int64_t)r->logit_cols,
         .rows = b->rows,
         .banned_ids = b->banned_mem,
-        .counts = r->counts,
+        .counts = r->counts.rows,
         .slot_tokens = r->slot_tokens,
         .out_ids = (int32_t *)(void *)o->mem,
         .out_logprob = (float *)(void *)(o->mem + o->off_log_probs),

@@ -44,9 +44,6 @@ bool nrd_run_context_range(const nrd_plan_entry *e, int32_t *first, int32_t *end
 
 nrd_error *nrd_run_outputs_init(nrd_runner *r, nrd_outputs *o) NRD_MUST_USE;
 void nrd_run_outputs_fini(nrd_runner *r, nrd_outputs *o);
-/* Fills a slot's occurrences, and those behind each token of the entry's draft. Seldom without drafts (once for each
- * sequence with a penalty), so it may wait. */
-nrd_error *nrd_run_init_counts(nrd_runner *r, const nrd_plan_entry *e) NRD_MUST_USE;
 nrd_error *nrd_run_choose(nrd_runner *r, const nrd_batch *b, const nrd_outputs *o) NRD_MUST_USE;
 /* Whether only the choice of tokens reads the logits, and all its arguments are known before they
  * are computed: then head and choice can be one operation. */

@@ -40,6 +40,9 @@ nrd_error *nrd_run_mark_attention(nrd_runner *r, int32_t layer,
 
 /* ---- product.c ---- */
 
+nrd_error *nrd_run_init_made_input(nrd_runner *r) NRD_MUST_USE;
+void nrd_run_free_made_input(nrd_runner *r);
+
 nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, const void *x,
                                      int32_t n_tokens, void *y, nrd_dtype y_dtype, float softcap);
 nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,

@@ -26,6 +26,35 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
     return a;
 }
 
+nrd_error *nrd_run_init_made_input(nrd_runner *r)
+{
+    const nrd_weights *w = &r->w;
+    nrd_made_input *m = &r->made;
+    void *p = NULL;
+
+    if (w->max_made_row_bytes > 0) {
+        NRD_TRY(nrd_run_alloc(r, &m->rows, (size_t)r->cfg.max_tokens, w->max_made_row_bytes, "activations"));
+    }
+    if (w->n_orders > 0) {
+        NRD_TRY(nrd_run_alloc(r, &p, w->n_orders, sizeof *m->orders, "weights"));
+        m->orders = p;
+        NRD_TRY(nrd_run_upload(r, p, w->orders, w->n_orders * sizeof *m->orders));
+    }
+    if (w->n_scales > 0) {
+        NRD_TRY(nrd_run_alloc(r, &p, w->n_scales, sizeof *m->scales, "weights"));
+        m->scales = p;
+        NRD_TRY(nrd_run_upload(r, p, w->scales, w->n_scales * sizeof *m->scales));
+    }
+    return NULL;
+}
+
+void nrd_run_free_made_input(nrd_runner *r)
+{
+    nrd_run_free(r, r->made.rows);
+    nrd_run_free(r, r->made.orders);
+    nrd_run_free(r, r->made.scales);
+}
+
 /* x with its columns in the order of the product's, and times its numbers. */
 static nrd_error *make_input(nrd_runner *r, const nrd_product *p, int32_t n_tokens, const void **x)
 {
@@ -35,13 +64,13 @@ static nrd_error *make_input(nrd_runner *r, const nrd_product *p, int32_t n_toke
         .inter = (int32_t)p->cols,
         .x = *x,
         .act_dtype = p->in_dtype,
-        .out = r->made,
+        .out = r->made.rows,
         .out_dtype = p->made_dtype,
         .out_row_scale = p->made_row_scale ? r->row_scale : NULL,
-        .order = p->is_ordered ? r->orders + p->order_at : NULL,
-        .columns = p->is_scaled ? r->scales + p->scale_at : NULL,
+        .order = p->is_ordered ? r->made.orders + p->order_at : NULL,
+        .columns = p->is_scaled ? r->made.scales + p->scale_at : NULL,
     };
-    *x = r->made;
+    *x = r->made.rows;
     NRD_TRY(r->dev->ops->act(r->stream, &a));
     return nrd_run_mark(r, NRD_PROFILE_ACT, n_tokens, 2.0 * (double)p->in_row_bytes, 0);
 }

@@ -22,6 +22,7 @@
  *   head.c      final norm, logits, rows that requests ask for
  *   pooled.c    states of prompts, for vectors of texts
  *   choices.c   tokens chosen from logits, and their way to the host
+ *   token_counts.c  how often a sequence has said each token
  *   steps.c     one step; recording and replaying it
  *   stages.c    what pipeline stages tell each other
  *   share.c, follow.c  a step as bytes for other ranks, and what they do with it
@@ -46,6 +47,7 @@
 #include "engine/run/rope.h"
 #include "engine/run/runner.h"
 #include "engine/run/rough_head.h"
+#include "engine/run/token_counts.h"
 #include "engine/run/weights.h"
 
 /* A choice whose logits are kept. */
@@ -88,6 +90,13 @@ typedef struct nrd_run_state_memory nrd_run_state_memory;   /* recurrent.c */
 typedef struct nrd_run_expert_memory nrd_run_expert_memory; /* experts.c */
 typedef struct nrd_run_pictures nrd_run_pictures;
 
+/* Of products that make their input: x with its columns in another order, or times a number each (product.c). */
+typedef struct nrd_made_input {
+    void *rows;      /* [max_tokens] as long as the longest; NULL: no product does */
+    int32_t *orders; /* nrd_weights.orders and scales on the device, or NULL */
+    float *scales;
+} nrd_made_input;
+
 /* Tokens of a step, side by side, that take the same weights. */
 typedef struct nrd_stretch {
     int32_t first, n;
@@ -129,9 +138,7 @@ struct nrd_runner {
     void *attn_gates, *attn_out;   /* [max_tokens, all heads]: gates, and what attention gives before them or before a norm; or NULL */
 
     void *x, *normed, *qkv, *att, *delta, *up, *mid;
-    void *made;      /* [max_tokens] rows: what a product reads that makes its input; NULL: none does */
-    int32_t *orders; /* w.orders and w.scales on the device, or NULL */
-    float *scales;
+    nrd_made_input made;
     void *taps; /* [cfg.taps.n, max_tokens, hidden], or NULL */
     float sum_scale;    /* what the sum of x and the delta that waits is multiplied by, as the layer that left it has it; 0: 1 */
     bool wants_whole_x; /* of the next norm that adds up the ranks' parts */
@@ -148,8 +155,7 @@ struct nrd_runner {
     int32_t adapter_rank;
     int32_t logit_rows; /* capacity of logits */
     int32_t *slot_tokens;
-    uint16_t *counts; /* allocated when first needed: [nrd_run_max_rows, vocab] */
-    int32_t *count_ids, *count_ids_host;
+    nrd_token_counts counts;
     int32_t *row_ids, *row_ids_host; /* for rows beside the choices */
     float *rows_host;
     int32_t *pool_rows; /* the device's copies of nrd_pooled's; NULL: shared, or not needed yet */

@@ -102,7 +102,7 @@ nrd_error *nrd_run_padded(nrd_runner *r, nrd_batch *b, const nrd_batch_pad *pad,
         .two_steps = b->two_steps,
         .adapter_rank = b->token_slot ? r->bank.max_rank : 0,
         .banned = b->n_banned > 0 ? b->banned_mem : NULL,
-        .counts = r->counts,
+        .counts = r->counts.rows,
     };
     const nrd_graphs_how how = r->marked || b->masks.pending ? NRD_GRAPHS_AS_IT_IS
                                : at_once                     ? NRD_GRAPHS_AT_ONCE
