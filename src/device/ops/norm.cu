@@ -9,7 +9,7 @@
  *           largest |x w| are found in one round: the scale is that over the deviation. Up to 64 rows:
  *           weights are loaded before the wait, wide rows are spread over a cluster.
  * Bound     memory: (delta + 2 residual + out) bytes; below 500 rows the launch (2-3 us).
- * Measured  NVIDIA H200, 2048 x 4096 bf16: 3.34 TB/s (76 %), to F8 3.27 (74 %); one row 1.39, to
+ * Measured  NVIDIA H200, 2048 x 4096 bf16: 3.72 TB/s (82 %), to F8 3.66 (80 %; 2026-11-30); one row 1.39, to
  *           F8 1.34 us, where one kernel for any number of rows took 2.1 and 2.5 (2026-11-22, make
  *           gpu-bench).
  * Tried     one row of 4096 over 2 blocks (and row_quant's over 8): a token of Llama-3.1-8B F8 takes 2.58 ms

@@ -171,6 +171,16 @@ static __device__ __forceinline__ void norm_load(const norm_params &a, const Ran
 
     if (delta) {
         float mean = 0.0f, inv = 1.0f;
+        uint4 raw[VPT]; /* the residual in 16 bits: asked for before anything waits for the delta */
+        if constexpr (sizeof(T) == 2 && VPT <= 2) {
+#pragma unroll
+            for (int j = 0; j < VPT; j++) {
+                const int i = threadIdx.x * 8 + j * step;
+                if (i < hidden) {
+                    raw[j] = load_raw(res + at + i);
+                }
+            }
+        }
         if constexpr (Ranks::PUSHES) {
 #pragma unroll
             for (int j = 0; j < VPT; j++) {
@@ -205,7 +215,11 @@ static __device__ __forceinline__ void norm_load(const norm_params &a, const Ran
             const int i = threadIdx.x * 8 + j * step;
             if (i < hidden) {
                 float r[8];
-                load8(res + at + i, r);
+                if constexpr (sizeof(T) == 2 && VPT <= 2) {
+                    raw_to_f<T>(raw[j], r);
+                } else {
+                    load8(res + at + i, r);
+                }
 #pragma unroll
                 for (int k = 0; k < 8; k++) {
                     float d = v[j * 8 + k];
@@ -256,7 +270,8 @@ static __device__ __forceinline__ void norm_store_f8(const norm_params &a, const
 /* One block a row. ONE: RMS to F8 without bias; then x w takes the place of x, and sum and largest
  * magnitude are known at once. */
 template <typename T, typename O, int VPT, bool LAYER, bool ONE, typename Ranks>
-static __global__ void __launch_bounds__(1024) norm_kernel(norm_params a, Ranks ranks)
+static __global__ void __launch_bounds__(VPT == 1 ? 512 : 1024, VPT == 1 ? 4 : 1)
+    norm_kernel(norm_params a, Ranks ranks)
 {
     __shared__ float red[32];
     __shared__ float2 slots[SLOTS], post[SLOTS];
@@ -424,7 +439,7 @@ static nrd_error *norm_vector(nrd_stream *s, const norm_params &p, const Ranks &
                                (int)threads(n_blocks).x, p, ranks);
         }
     }
-    if (vecs <= 256) {
+    if (vecs <= 512) {
         return launch(s, norm_kernel<T, O, 1, LAYER, ONE, Ranks>, grid, threads(1), 0, p, ranks);
     }
     if (vecs <= 1024) {
