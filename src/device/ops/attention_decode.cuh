@@ -9,4 +9,6 @@
  * drafts or token trees, as many as the longest has. */
 int nrd_cuda_attention_decode_rows(const nrd_attention_args *a);
 
+enum { RING_WARPS = 12 }; /* of a block of attention_decode_ring.cu */
+
 #endif

@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
- * attention_decode_ring: decode attention that needs few multiprocessors, so that others have the rest.
+ * attention_decode_ring: decode attention that walks through many sequences without a pause, or needs few multiprocessors, so that
+ * others have the rest.
  * Shapes    one new token a sequence; F8 cache, head_dim 128, blocks of 64 tokens, up to 8 heads a KV
  *           head; activations bf16 or fp16. Hopper. No window, no softcap, no sink.
  * Work      One block a multiprocessor, RING_WARPS warps, each with a ring of its own of RING_SLOTS
  *           pieces of 8 KB in shared memory: K or V of 64 tokens of a head, both contiguous, brought by
- *           bulk copies that the warp itself asks for: no block-wide waits after the start. All
+ *           bulk copies that the warp itself asks for, without what lies behind a context's end: no block-wide waits after
+ *           the start. All
  *           (sequence, head, tile) of the batch are cut into equal runs, one a warp, so ragged contexts
  *           balance; pairs cut by the end of a run are merged by the last of their warps to arrive, in
  *           order. Products are turned round (S^T = K Q^T, O^T = V^T P^T) as in attention_decode.cu.
  * Bound     memory, from 48 multiprocessors on: 2 x head_dim bytes a token and KV head. A
  *           multiprocessor converts and multiplies 89 GB/s.
  * Measured  NVIDIA H200, 512 sequences x 1,500 tokens, 32 heads over 8: 48 blocks 4.16, 40 3.58, 32
- *           2.90, 132 4.20 TB/s; 64 x 20,000: 48 blocks 4.21, 132 4.41 (2026-11-21).
+ *           2.90, 132 4.20 TB/s; 64 x 20,000: 48 blocks 4.21, 132 4.41 (2026-11-21). 132 blocks, 1,024 x 64..128: 80 % of memory's
+ *           speed, x 128..256 84 % (2026-11-30; attention_decode.cu 56 and 74 %).
  * Tried     8 warps x 3 pieces: 3.50 TB/s on 48 (too few warps to hide conversions), 56 blocks: 4.03.
  * Sources   FlashAttention-2 (Dao 2023), Flash-Decoding (Dao et al. 2023); PTX ISA 9.0 "ldmatrix".
  */
 #include "device/ops/attention.cuh"
+#include "device/ops/attention_decode.cuh"
 #include "device/ops/hopper.cuh"
 
 #include <algorithm>
 
 enum {
-    RING_WARPS = 12,
     RING_SLOTS = 2,
     PIECE = 8192,
     R_TILE = 64,
@@ -112,11 +115,12 @@ static __device__ __forceinline__ void ring_step(ring_at &c, const int *pre, int
 }
 
 static constexpr size_t RING_SMEM =
-    (size_t)RING_WARPS * RING_SLOTS * (PIECE + 8) + (R_MAX_SEQS + 1 + RING_WARPS) * 4;
+    (size_t)RING_WARPS * RING_SLOTS * (PIECE + 8) + (R_MAX_SEQS + 1 + RING_WARPS) * 4 + R_MAX_SEQS;
 
 #if __CUDA_ARCH__ >= 900
-/* pre[i]: tiles of a head of the sequences before i. By the whole block, which meets at the end. */
-static __device__ __forceinline__ void ring_prefix(const attn_params &a, int *pre, int *part)
+/* pre[i]: tiles of a head of the sequences before i; tail[i]: tokens in the last tile of i. By the whole block, which meets at
+ * the end. */
+static __device__ __forceinline__ void ring_prefix(const attn_params &a, int *pre, uint8_t *tail, int *part)
 {
     constexpr int NT = RING_WARPS * 32;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, n = a.n_seqs;
@@ -141,8 +145,10 @@ static __device__ __forceinline__ void ring_prefix(const attn_params &a, int *pr
         at += part[w];
     }
     for (int i = 0; i < per && base + i < n; i++) {
+        const int ctx = a.ctx_len[base + i];
         pre[base + i] = at;
-        at += (a.ctx_len[base + i] + R_TILE - 1) / R_TILE;
+        tail[base + i] = (uint8_t)((ctx + R_TILE - 1) % R_TILE + 1);
+        at += (ctx + R_TILE - 1) / R_TILE;
         if (base + i == n - 1) {
             pre[n] = at;
         }
@@ -179,6 +185,7 @@ template <typename T> struct ring_warp {
     const ring_params &p;
     const attn_params &a;
     const int *pre;
+    const uint8_t *tail;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     const int n, n_kv;
     const uint32_t ring, bar0;
@@ -189,7 +196,7 @@ template <typename T> struct ring_warp {
     int to_ask, block;
     /* the consumer */
     ring_at use;
-    int slot, ctx;
+    int slot;
     uint32_t parity;
     /* Row g of the products is head g of the group; this lane's softmax is of rows 2t and 2t + 1. */
     uint32_t k_at;
@@ -199,8 +206,9 @@ template <typename T> struct ring_warp {
     uint2 q_raw[8];
     float o[8][4], m_run[2], l_run[2];
 
-    __device__ __forceinline__ ring_warp(const ring_params &params, const int *prefix, char *smem, uint64_t *bars)
-        : p(params), a(params.a), pre(prefix), n(params.a.n_seqs), n_kv(params.a.g.n_kv),
+    __device__ __forceinline__ ring_warp(const ring_params &params, const int *prefix, const uint8_t *tails, char *smem,
+                                         uint64_t *bars)
+        : p(params), a(params.a), pre(prefix), tail(tails), n(params.a.n_seqs), n_kv(params.a.g.n_kv),
           ring(smem_u32(smem) + (threadIdx.x >> 5) * S * PIECE),
           bar0(smem_u32(bars + (threadIdx.x >> 5) * S))
     {
@@ -249,11 +257,21 @@ template <typename T> struct ring_warp {
             return;
         }
         const bool value = to_ask & 1;
+        /* of the last tile only what the context has: of keys 16 dimensions of a token lie together, of values 16 tokens of one */
+        const int left = ask.tile == ask.n_tiles - 1 ? tail[ask.seq] : R_TILE;
+        const bool in_rows = !value && left < R_TILE;
+        const uint32_t bytes = (uint32_t)(value ? (left + 15) / 16 * 16 : left) * R_HD;
+        const char *src = (const char *)a.cache + (int64_t)max(block, 0) * a.g.block_elems +
+                          (value ? (int64_t)n_kv * PIECE : 0) + (int64_t)ask.head * PIECE;
         if (lane == 0) {
-            const char *src = (const char *)a.cache + (int64_t)max(block, 0) * a.g.block_elems +
-                              (value ? (int64_t)n_kv * PIECE : 0) + (int64_t)ask.head * PIECE;
-            mbar_expect(bar0 + to * 8, PIECE);
-            bulk_stream(ring + to * PIECE, src, PIECE, bar0 + to * 8);
+            mbar_expect(bar0 + to * 8, bytes);
+            if (!in_rows) {
+                bulk_stream(ring + to * PIECE, src, bytes, bar0 + to * 8);
+            }
+        }
+        __syncwarp();
+        if (in_rows && lane < R_HD / 16) {
+            bulk_stream(ring + to * PIECE + lane * (R_TILE * 16), src + lane * (R_TILE * 16), left * 16, bar0 + to * 8);
         }
         __syncwarp();
         to_ask--;
@@ -364,7 +382,7 @@ template <typename T> struct ring_warp {
     }
 
     /* Scores become weights; what was summed before is made to fit the new maximum. */
-    __device__ __forceinline__ void softmax(int tok0, bool cut, float (*s)[4])
+    __device__ __forceinline__ void softmax(int left, bool cut, float (*s)[4])
     {
         float fix[2];
 #pragma unroll
@@ -375,7 +393,7 @@ template <typename T> struct ring_warp {
 #pragma unroll
                 for (int c = 0; c < 2; c++) {
                     float v = s[j][2 * c + h] * s_mul;
-                    if (cut && tok0 + 16 * j + (c ? tok_hi : tok_lo) >= ctx) {
+                    if (cut && 16 * j + (c ? tok_hi : tok_lo) >= left) {
                         v = -INFINITY;
                     }
                     s[j][2 * c + h] = v;
@@ -424,18 +442,18 @@ template <typename T> struct ring_warp {
 
     __device__ __forceinline__ void add_tile()
     {
-        const int tok0 = use.tile * R_TILE;
-        const bool cut = tok0 + R_TILE > ctx;
+        const int left = use.tile == use.n_tiles - 1 ? tail[use.seq] : R_TILE; /* tokens in this tile */
+        const bool cut = left < R_TILE;
         float s[4][4];
         uint32_t pb[4][2];
 
         scores(s);
         done_with_piece();
-        softmax(tok0, cut, s);
+        softmax(left, cut, s);
         weights(s, pb);
         wait_piece(bar0 + slot * 8, parity);
         if (cut) {
-            ring_values<true>(o, pb, ring + slot * PIECE, lane, ctx - tok0);
+            ring_values<true>(o, pb, ring + slot * PIECE, lane, left);
         } else {
             ring_values<false>(o, pb, ring + slot * PIECE, lane, 0);
         }
@@ -552,10 +570,11 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
     extern __shared__ __align__(1024) char smem[];
     uint64_t *bars = (uint64_t *)(smem + RING_WARPS * RING_SLOTS * PIECE);
     int *pre = (int *)(bars + RING_WARPS * RING_SLOTS);
-    ring_warp<T> w(p, pre, smem, bars);
+    uint8_t *tail = (uint8_t *)(pre + R_MAX_SEQS + 1 + RING_WARPS);
+    ring_warp<T> w(p, pre, tail, smem, bars);
 
     w.init_bars();
-    ring_prefix(p.a, pre, pre + R_MAX_SEQS + 1);
+    ring_prefix(p.a, pre, tail, pre + R_MAX_SEQS + 1);
     /* the step's arrays were there before (attention_decode.cu); queries, keys and values are new */
     pdl_wait();
     pdl_go();
@@ -566,15 +585,12 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
     w.set_order();
     w.fetch_q(w.use);
     w.start_pair();
-    w.ctx = p.a.ctx_len[w.use.seq];
     for (int x = w.r0; x < w.r1; x++) {
         const bool end = x == w.r1 - 1, last = w.use.tile == w.use.n_tiles - 1 || end;
         ring_at next = w.use;
-        int next_ctx = 0;
         if (last && !end) {
             ring_step(next, pre, w.n, w.n_kv);
             w.fetch_q(next);
-            next_ctx = p.a.ctx_len[next.seq];
         }
         w.add_tile();
         if (!last) {
@@ -584,7 +600,6 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
         w.finish_pair();
         if (!end) {
             w.use = next;
-            w.ctx = next_ctx;
             w.start_pair();
         }
     }
