@@ -185,6 +185,9 @@ endef
 
 $(B)/obj/text/%.o: src/text/%.c $(FLAGS_FILE)
 	$(call compile,$(text_CFLAGS))
+# Loops over lanes become vectors.
+$(B)/obj/tools/quantize/lanes.o: src/tools/quantize/lanes.c $(FLAGS_FILE)
+	$(call compile,-O3)
 # The kernels choose their instruction set at run time, so each may use what it names. Where a debugger finds their
 # variables is not worth half of the time that the largest of them take to compile.
 $(B)/obj/device/%.o: src/device/%.c $(FLAGS_FILE)
@@ -332,7 +335,7 @@ $(B)/tests/unit/guided/test_guided: private LDFLAGS += -Wl,--wrap=clock_gettime
 # Their calls of the allocator go through tests/unit/no_memory.h.
 $(B)/tests/unit/%/test_no_memory: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc strdup strndup \
     vasprintf asprintf __vasprintf_chk __asprintf_chk)
-$(B)/tests/unit/tools/test_quantize: $(addprefix $(B)/obj/tools/quantize/,awq.o block.o cache.o gptq.o input.o math.o pack.o pack_gptq.o pack_tensor.o refine.o smooth.o)
+$(B)/tests/unit/tools/test_quantize: $(addprefix $(B)/obj/tools/quantize/,awq.o cache.o gptq.o grid.o input.o math.o nearest.o pack.o pack_gptq.o pack_tensor.o refine.o smooth.o)
 $(B)/tests/%: $(B)/tests/%.o $(OBJ_nereid)
 	$(link)
 	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)

@@ -4,6 +4,7 @@
 #include "tools/quantize/awq.h"
 
 #include "base/mem.h"
+#include "tools/quantize/nearest.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -65,24 +66,27 @@ void nrd_awq_normalize(float *s, const nrd_qinput *in)
 static void round_rows(void *user, int64_t from, int64_t to)
 {
     search *s = user;
+    const int64_t n = (to - from) * s->cols;
+    float *scaled = malloc((size_t)n * sizeof *scaled);
     nrd_qrows q;
-    float *row = malloc((size_t)s->cols * sizeof *row);
-    nrd_error *err = nrd_qrows_init(&q, s->g, 1, s->cols);
+    nrd_error *err = nrd_qrows_init(&q, s->g, to - from, s->cols);
 
-    for (int64_t r = from; r < to && row && !err; r++) {
+    if (scaled && !err) {
+        for (int64_t i = 0; i < n; i++) {
+            scaled[i] = s->w[from * s->cols + i] * s->scales[i % s->cols];
+        }
+        nrd_qrows_round(s->g, scaled, s->importance, 0, to - from, &q);
+    }
+    for (int64_t r = from; r < to && scaled && !err; r++) {
         const float *w = s->w + r * s->cols;
         float *off = s->off + r * s->cols;
-        for (int64_t c = 0; c < s->cols; c++) {
-            row[c] = w[c] * s->scales[c];
-        }
-        nrd_qgrid_round_row(s->g, row, s->importance, 0, &q);
-        nrd_qgrid_row(s->g, &q, 0, off);
+        nrd_qgrid_row(s->g, &q, r - from, off);
         for (int64_t c = 0; c < s->cols; c++) {
             off[c] = off[c] / s->scales[c] - w[c];
         }
     }
-    s->lost = s->lost || !row || err;
-    free(row);
+    s->lost = s->lost || !scaled || err;
+    free(scaled);
     nrd_qrows_fini(&q);
     nrd_error_free(err);
 }

@@ -9,7 +9,8 @@
 #include "tools/quantize/gptq.h"
 
 #include "base/mem.h"
-#include "tools/quantize/block.h"
+#include "tools/quantize/lanes.h"
+#include "tools/quantize/nearest.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -240,48 +241,52 @@ typedef struct rounding {
     const float *owed; /* [width, rows] of a block: what columns behind it have put into its numbers of U d */
     float *off;        /* [width, rows] what its columns are off by */
     nrd_qrows *out;
-    nrd_qblock_add *add;
+    const nrd_lane_ops *ops;
 } rounding;
 
 /* Scales from the weights as they are. */
 static void choose_scales(void *user, int64_t from, int64_t to)
 {
     rounding *r = user;
-    for (int64_t row = from; row < to; row++) {
-        nrd_qgrid_round_row(r->g, r->w + row * r->q->n, r->q->importance, row, r->out);
+    nrd_qrows_round(r->g, r->w + from * r->q->n, r->q->importance, from, to - from, r->out);
+}
+
+/* Column i of the block, of n rows from `row` on; what lies behind them stays as it is and is not read. */
+static void take_column(const rounding *r, int64_t row, int64_t n, int64_t i, nrd_lane_block *b)
+{
+    const int64_t cols = r->q->n, group = r->g->group > 0 ? r->g->group : cols, c = r->q->order[r->first + i];
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t at = (row + k) * r->out->n_groups + c / group;
+        b->x[i][k] = r->owed[i * r->rows + row + k];
+        b->w[i][k] = r->w[(row + k) * cols + c];
+        b->scale[i][k] = r->out->scales[at];
+        b->zero[i][k] = (float)r->out->zeros[at];
     }
 }
 
-/* Of a row: owed becomes what its columns are off by. */
-static void round_columns(const rounding *r, int64_t row, float *owed)
+static void put_column(const rounding *r, int64_t row, int64_t n, int64_t i, const nrd_lane_block *b)
 {
-    const int64_t n = r->q->n, group = r->g->group > 0 ? r->g->group : n;
-    const float *corner = r->q->corners + r->first * BLOCK;
-
-    for (int64_t k = r->end - r->first - 1; k >= 0; k--) {
-        const int64_t c = r->q->order[r->first + k], at = row * r->out->n_groups + c / group;
-        const float *u = corner + k * BLOCK, w = r->w[row * n + c], scale = r->out->scales[at];
-        const uint8_t zero = r->out->zeros[at], code = nrd_qgrid_code(r->g, w - owed[k] / u[k], scale, zero);
-        const float off = nrd_qgrid_number(r->g, code, scale, zero) - w;
-        r->out->codes[row * n + c] = code;
-        r->add(owed, u, off);
-        owed[k] = off;
+    const int64_t c = r->q->order[r->first + i];
+    for (int64_t k = 0; k < n; k++) {
+        r->off[i * r->rows + row + k] = b->x[i][k];
+        r->out->codes[(row + k) * r->q->n + c] = (uint8_t)b->codes[i][k];
     }
 }
 
 static void round_block(void *user, int64_t from, int64_t to)
 {
     rounding *r = user;
-    const int64_t width = r->end - r->first;
-    nrd_qblock_tile tile = {0};
+    nrd_lane_block b = {.width = r->end - r->first, .corner = r->q->corners + r->first * BLOCK};
 
     for (int64_t row = from, n; row < to; row += n) {
-        n = to - row < NRD_QBLOCK_ROWS ? to - row : NRD_QBLOCK_ROWS;
-        nrd_qblock_take(r->owed, r->rows, row, n, width, tile);
-        for (int64_t k = 0; k < n; k++) {
-            round_columns(r, row + k, tile[k]);
+        n = to - row < NRD_QLANES ? to - row : NRD_QLANES;
+        for (int64_t i = 0; i < b.width; i++) {
+            take_column(r, row, n, i, &b);
         }
-        nrd_qblock_put(tile, r->rows, row, n, width, r->off);
+        r->ops->round(r->g, &b);
+        for (int64_t i = 0; i < b.width; i++) {
+            put_column(r, row, n, i, &b);
+        }
     }
 }
 
@@ -289,7 +294,7 @@ nrd_error *nrd_gptq_round(const nrd_gptq *q, nrd_qmath *m, const nrd_qgrid *g, c
 {
     nrd_error *err = NULL;
     const int64_t n = q->n;
-    rounding r = {.q = q, .g = g, .w = w, .rows = rows, .out = out, .add = nrd_qblock_adder(), .end = n};
+    rounding r = {.q = q, .g = g, .w = w, .rows = rows, .out = out, .ops = nrd_lane_ops_best(), .end = n};
     nrd_qplace owed = {0}, off = {0};
     float *block;
 

@@ -12,8 +12,6 @@
 #define E2M1_MAX 6.0f
 #define E2M1_CUT 7.0f
 #define E4M3_LEAST 0x1p-9f
-#define SHRINK_STEPS 12
-#define SHRINK_STEP 0.04f /* the smallest range that is tried is about half of all */
 
 nrd_error *nrd_qrows_init(nrd_qrows *q, const nrd_qgrid *g, int64_t rows, int64_t cols)
 {
@@ -66,6 +64,22 @@ float nrd_qgrid_scale(const nrd_qgrid *g, float scale)
     return s > 0 ? s : t == NRD_DTYPE_BF16 ? 1e-30f : 5.9604645e-8f;
 }
 
+bool nrd_qgrid_better_scale(const nrd_qgrid *g, float *scale, double slope, double bend, float *change)
+{
+    if (!(bend > 0)) {
+        return false; /* all of the group is 0 */
+    }
+    const double want = (double)*scale + slope / bend;
+    const float to = want > 0 ? nrd_qgrid_scale(g, (float)want) : *scale;
+    const double by = (double)to - (double)*scale;
+    if (!(by * (by * bend - 2 * slope) < 0)) {
+        return false; /* what the file can hold is no nearer */
+    }
+    *scale = to;
+    *change = (float)by;
+    return true;
+}
+
 static int top_code(const nrd_qgrid *g)
 {
     return (1 << g->bits) - 1;
@@ -101,8 +115,7 @@ float nrd_qgrid_number(const nrd_qgrid *g, uint8_t code, float scale, uint8_t ze
     return g->is_float ? nrd_f8e4m3_to_f32(code) * scale : (float)((int)code - (int)zero) * scale;
 }
 
-/* The grid over [low, high], which holds 0. */
-static void over(const nrd_qgrid *g, float low, float high, float *scale, uint8_t *zero)
+void nrd_qgrid_over(const nrd_qgrid *g, float low, float high, float *scale, uint8_t *zero)
 {
     const int top = top_code(g);
     if (g->symmetric) {
@@ -115,68 +128,6 @@ static void over(const nrd_qgrid *g, float low, float high, float *scale, uint8_
     *scale = nrd_qgrid_scale(g, (high - low) / (float)top);
     const float z = rintf(-low / *scale);
     *zero = (uint8_t)(z > (float)top ? (float)top : z > (float)g->least_zero ? z : (float)g->least_zero);
-}
-
-static double error_of(const nrd_qgrid *g, const float *x, int64_t n, const float *importance, float scale, uint8_t zero)
-{
-    double sum = 0;
-    const float inverse = 1 / scale, top = (float)top_code(g), z = (float)zero;
-    for (int64_t i = 0; g->is_float && i < n; i++) {
-        const float d = nrd_qgrid_number(g, nrd_qgrid_code(g, x[i], scale, zero), scale, zero) - x[i];
-        sum += (double)(d * d * importance[i]);
-    }
-    if (g->is_float) {
-        return sum;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        float at = rintf(x[i] * inverse) + z;
-        at = at > top ? top : at > 0 ? at : 0;
-        const float d = (at - z) * scale - x[i];
-        sum += (double)(d * d * importance[i]);
-    }
-    return sum;
-}
-
-void nrd_qgrid_fit(const nrd_qgrid *g, const float *x, int64_t n, const float *importance, float *out_scale,
-                   uint8_t *out_zero)
-{
-    float low = 0, high = 0;
-    double least = INFINITY;
-
-    for (int64_t i = 0; i < n; i++) {
-        low = x[i] < low ? x[i] : low;
-        high = x[i] > high ? x[i] : high;
-    }
-    over(g, low, high, out_scale, out_zero);
-    const bool is_e4m3 = g->is_float && g->bits == 8; /* a smaller range makes its numbers no finer */
-    for (int k = 0; importance && !is_e4m3 && k <= SHRINK_STEPS; k++) {
-        const float part = 1 - (float)k * SHRINK_STEP;
-        float scale;
-        uint8_t zero;
-        over(g, low * part, high * part, &scale, &zero);
-        const double e = error_of(g, x, n, importance, scale, zero);
-        if (e < least) {
-            least = e;
-            *out_scale = scale;
-            *out_zero = zero;
-        }
-    }
-}
-
-void nrd_qgrid_round_row(const nrd_qgrid *g, const float *x, const float *importance, int64_t row, nrd_qrows *q)
-{
-    const int64_t group = g->group > 0 ? g->group : q->cols;
-    uint8_t *codes = q->codes + row * q->cols;
-
-    for (int64_t k = 0; k < q->n_groups; k++) {
-        const int64_t from = k * group, n = q->cols - from < group ? q->cols - from : group;
-        float *scale = &q->scales[row * q->n_groups + k];
-        uint8_t *zero = &q->zeros[row * q->n_groups + k];
-        nrd_qgrid_fit(g, x + from, n, importance ? importance + from : NULL, scale, zero);
-        for (int64_t c = from; c < from + n; c++) {
-            codes[c] = nrd_qgrid_code(g, x[c], *scale, *zero);
-        }
-    }
 }
 
 int64_t nrd_qgrid_row_group(const nrd_qgrid *g, const nrd_qrows *q)
@@ -206,7 +157,7 @@ void nrd_qgrid_round_blocks(const nrd_qgrid *g, const float *w, int64_t from, in
                 most = a > most ? a : most;
             }
         }
-        over(g, -most, most, &scale, &zero);
+        nrd_qgrid_over(g, -most, most, &scale, &zero);
         for (int64_t r = row0; r < row1; r++) {
             q->scales[r * q->n_groups + k] = scale;
             q->zeros[r * q->n_groups + k] = zero;

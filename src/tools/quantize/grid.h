@@ -40,17 +40,16 @@ typedef struct nrd_qrows {
 nrd_error *nrd_qrows_init(nrd_qrows *q, const nrd_qgrid *g, int64_t rows, int64_t cols) NRD_MUST_USE;
 void nrd_qrows_fini(nrd_qrows *q);
 
-/* Scale and zero for x[n]. Without importance the range of x fills the grid. With it (n numbers, none negative) smaller
- * ranges are tried, too, and the one is taken whose errors, squared and weighted, are least. */
-void nrd_qgrid_fit(const nrd_qgrid *g, const float *x, int64_t n, const float *importance, float *out_scale,
-                   uint8_t *out_zero);
+/* Scale and zero whose numbers fill [low, high], which holds 0. */
+void nrd_qgrid_over(const nrd_qgrid *g, float low, float high, float *scale, uint8_t *zero);
 /* A number of scale_dtype that is near, above 0 and finite. Powers of two: the one that cuts off less than rounding would. */
 float nrd_qgrid_scale(const nrd_qgrid *g, float scale);
+/* The scale that is best, of those that a file can hold, where a sum of squares has this slope and bend in it; *change: what it
+ * grows by. False: it stays. */
+bool nrd_qgrid_better_scale(const nrd_qgrid *g, float *scale, double slope, double bend, float *change);
 uint8_t nrd_qgrid_code(const nrd_qgrid *g, float x, float scale, uint8_t zero);
 float nrd_qgrid_number(const nrd_qgrid *g, uint8_t code, float scale, uint8_t zero);
 
-/* A row to its nearest numbers, fitted group by group; importance [cols] or NULL. */
-void nrd_qgrid_round_row(const nrd_qgrid *g, const float *x, const float *importance, int64_t row, nrd_qrows *q);
 /* Row groups [from, to) of w[q->rows][q->cols], each block of row_group rows and group columns with the scale that its range
  * fills. */
 void nrd_qgrid_round_blocks(const nrd_qgrid *g, const float *w, int64_t from, int64_t to, nrd_qrows *q);

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "tools/quantize/awq.h"
 #include "tools/quantize/mix.h"
+#include "tools/quantize/nearest.h"
 #include "tools/quantize/refine.h"
 #include "tools/quantize/smooth.h"
 
@@ -172,9 +173,7 @@ static bool all_readers_are_here(const nrd_qwork *w, nrd_exec_product product)
 static void round_rows(void *user, int64_t from, int64_t to)
 {
     nrd_qresult_module *y = user;
-    for (int64_t row = from; row < to; row++) {
-        nrd_qgrid_round_row(&y->grid, y->w + row * y->rows.cols, NULL, row, &y->rows);
-    }
+    nrd_qrows_round(&y->grid, y->w + from * y->rows.cols, NULL, from, to - from, &y->rows);
 }
 
 static void round_blocks(void *user, int64_t from, int64_t to)

@@ -5,7 +5,7 @@
 #include "tools/quantize/refine.h"
 
 #include "base/mem.h"
-#include "tools/quantize/block.h"
+#include "tools/quantize/lanes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,8 @@ typedef struct refining {
     const float *gram;  /* [n, n] */
     const float *raise; /* [n] */
     nrd_qrows *q;
-    nrd_qblock_add *add;
+    const nrd_lane_ops *ops;
+    uint8_t *codes; /* [n, rows], q's turned */
     int64_t group;
     nrd_qplace raised;  /* [n, n] */
     nrd_qplace left;    /* [n, rows] */
@@ -66,110 +67,98 @@ static nrd_error *each_block(refining *r, void (*fn)(void *user, int64_t from, i
     return add_block(r, to, alpha, add);
 }
 
+static void turn_codes(void *user, int64_t from, int64_t to)
+{
+    refining *r = user;
+    for (int64_t c = 0; c < r->q->cols; c++) {
+        for (int64_t row = from; row < to; row++) {
+            r->codes[c * r->q->rows + row] = r->q->codes[row * r->q->cols + c];
+        }
+    }
+}
+
+static void turn_codes_back(void *user, int64_t from, int64_t to)
+{
+    refining *r = user;
+    for (int64_t row = from; row < to; row++) {
+        for (int64_t c = 0; c < r->q->cols; c++) {
+            r->q->codes[row * r->q->cols + c] = r->codes[c * r->q->rows + row];
+        }
+    }
+}
+
 /* What rows are off by. */
 static void off_rows(void *user, int64_t from, int64_t to)
 {
     refining *r = user;
-    const int64_t cols = r->q->cols;
-    nrd_qblock_tile off;
+    const int64_t rows = r->q->rows;
+
+    for (int64_t i = 0; i < r->width; i++) {
+        const int64_t c = r->first + i;
+        for (int64_t row = from; row < to; row++) {
+            const int64_t at = row * r->q->n_groups + c / r->group;
+            r->moves[i * rows + row] = r->w[row * r->q->cols + c] -
+                                       nrd_qgrid_number(r->g, r->codes[c * rows + row], r->q->scales[at], r->q->zeros[at]);
+        }
+    }
+}
+
+/* ---- codes, and scales of groups within a block ---- */
+
+/* n rows of the block, from `row` on. */
+static inline void take_rows(const refining *r, int64_t row, int64_t n, nrd_lane_block *b)
+{
+    const int64_t rows = r->q->rows, first_group = r->first / r->group;
+    for (int64_t i = 0; i < b->width; i++) {
+        const uint8_t *codes = r->codes + (r->first + i) * rows + row;
+        b->w[i] = (nrd_lanes){0};
+        for (int64_t k = 0; k < n; k++) {
+            b->x[i][k] = r->lies[i * rows + row + k];
+            b->codes[i][k] = (float)codes[k];
+        }
+    }
+    for (int64_t j = 0; j * b->group < b->width; j++) {
+        for (int64_t k = 0; k < n; k++) {
+            const int64_t at = (row + k) * r->q->n_groups + first_group + j;
+            b->scale[j][k] = r->q->scales[at];
+            b->zero[j][k] = (float)r->q->zeros[at];
+        }
+    }
+}
+
+static inline void put_rows(const refining *r, int64_t row, int64_t n, const nrd_lane_block *b)
+{
+    const int64_t rows = r->q->rows, first_group = r->first / r->group;
+    for (int64_t i = 0; i < b->width; i++) {
+        uint8_t *codes = r->codes + (r->first + i) * rows + row;
+        for (int64_t k = 0; k < n; k++) {
+            r->moves[i * rows + row + k] = b->w[i][k];
+            codes[k] = (uint8_t)b->codes[i][k];
+        }
+    }
+    for (int64_t j = 0; j * b->group < b->width; j++) {
+        for (int64_t k = 0; k < n; k++) {
+            r->q->scales[(row + k) * r->q->n_groups + first_group + j] = b->scale[j][k];
+        }
+    }
+}
+
+static void move_block(refining *r, int64_t from, int64_t to, bool scales)
+{
+    nrd_lane_block b = {.width = r->width, .group = r->group < r->width ? r->group : r->width, .corner = r->corner};
 
     for (int64_t row = from, n; row < to; row += n) {
-        n = to - row < NRD_QBLOCK_ROWS ? to - row : NRD_QBLOCK_ROWS;
-        for (int64_t k = 0; k < n; k++) {
-            for (int64_t i = 0; i < r->width; i++) {
-                const int64_t c = r->first + i, at = (row + k) * r->q->n_groups + c / r->group, is = (row + k) * cols + c;
-                off[k][i] = r->w[is] - nrd_qgrid_number(r->g, r->q->codes[is], r->q->scales[at], r->q->zeros[at]);
-            }
+        n = to - row;
+        if (n < NRD_QLANES) {
+            take_rows(r, row, n, &b);
+            r->ops->move(r->g, &b, scales);
+            put_rows(r, row, n, &b);
+        } else { /* a number that the compiler knows */
+            n = NRD_QLANES;
+            take_rows(r, row, NRD_QLANES, &b);
+            r->ops->move(r->g, &b, scales);
+            put_rows(r, row, NRD_QLANES, &b);
         }
-        nrd_qblock_put(off, r->q->rows, row, n, r->width, r->moves);
-    }
-}
-
-/* ---- codes ---- */
-
-/* Of a row, columns [from, to) of a block. */
-static void move_codes(refining *r, int64_t row, int64_t from, int64_t to, float *left, float *moves)
-{
-    uint8_t *codes = r->q->codes + row * r->q->cols + r->first;
-    for (int64_t c = from; c < to; c++) {
-        const float *column = r->corner + c * BLOCK;
-        const int64_t at = row * r->q->n_groups + (r->first + c) / r->group;
-        const float scale = r->q->scales[at], is = nrd_qgrid_number(r->g, codes[c], scale, r->q->zeros[at]);
-        const uint8_t code = nrd_qgrid_code(r->g, is + left[c] / column[c], scale, r->q->zeros[at]);
-        const float change = nrd_qgrid_number(r->g, code, scale, r->q->zeros[at]) - is;
-        if (change == 0) {
-            continue;
-        }
-        codes[c] = code;
-        moves[c] += change;
-        r->add(left, column, -change);
-    }
-}
-
-/* ---- scales ---- */
-
-/* The scale that is best, of those that a file can hold; *change: what it grows by. False: it stays. */
-static bool better_scale(const refining *r, float *scale, double slope, double bend, float *change)
-{
-    if (!(bend > 0)) {
-        return false; /* all of the group is 0 */
-    }
-    const double want = (double)*scale + slope / bend;
-    const float to = want > 0 ? nrd_qgrid_scale(r->g, (float)want) : *scale;
-    const double by = (double)to - (double)*scale;
-    if (!(by * (by * bend - 2 * slope) < 0)) {
-        return false; /* what the file can hold is no nearer */
-    }
-    *scale = to;
-    *change = (float)by;
-    return true;
-}
-
-/* The scale of a group within the block, from column `from` on. */
-static void move_scale(refining *r, int64_t row, int64_t from, int64_t width, float *left, float *moves)
-{
-    const uint8_t *codes = r->q->codes + row * r->q->cols + r->first;
-    const int64_t at = row * r->q->n_groups + (r->first + from) / r->group;
-    float units[BLOCK], times[BLOCK] = {0}, change;
-    double slope = 0, bend = 0;
-
-    for (int64_t c = 0; c < width; c++) {
-        units[c] = nrd_qgrid_number(r->g, codes[from + c], 1, r->q->zeros[at]);
-        r->add(times, r->corner + (from + c) * BLOCK, units[c]);
-    }
-    for (int64_t c = 0; c < width; c++) {
-        slope += (double)(units[c] * left[from + c]);
-        bend += (double)(units[c] * times[from + c]);
-    }
-    if (!better_scale(r, &r->q->scales[at], slope, bend, &change)) {
-        return;
-    }
-    for (int64_t c = 0; c < width; c++) {
-        moves[from + c] += change * units[c];
-    }
-    r->add(left, times, -change);
-}
-
-static void move_block(void *user, int64_t from, int64_t to, bool scales)
-{
-    refining *r = user;
-    const int64_t rows = r->q->rows, step = scales ? r->group : r->width;
-    nrd_qblock_tile left = {0}, moves;
-
-    for (int64_t row = from, n; row < to; row += n) {
-        n = to - row < NRD_QBLOCK_ROWS ? to - row : NRD_QBLOCK_ROWS;
-        nrd_qblock_take(r->lies, rows, row, n, r->width, left);
-        memset(moves, 0, sizeof moves);
-        for (int64_t k = 0; k < n; k++) {
-            for (int64_t c = 0, end; c < r->width; c = end) {
-                end = r->width - c < step ? r->width : c + step;
-                move_codes(r, row + k, c, end, left[k], moves[k]);
-                if (scales) {
-                    move_scale(r, row + k, c, end - c, left[k], moves[k]);
-                }
-            }
-        }
-        nrd_qblock_put(moves, rows, row, n, r->width, r->moves);
     }
 }
 
@@ -203,11 +192,11 @@ static nrd_error *pass(refining *r, bool scales)
 static void take_units(void *user, int64_t from, int64_t to)
 {
     refining *r = user;
-    for (int64_t row = from; row < to; row++) {
-        const uint8_t *codes = r->q->codes + row * r->q->cols + r->first;
-        const uint8_t zero = r->q->zeros[row * r->q->n_groups + r->first / r->group];
-        for (int64_t i = 0; i < r->width; i++) {
-            r->moves[i * r->q->rows + row] = nrd_qgrid_number(r->g, codes[i], 1, zero);
+    const int64_t rows = r->q->rows, group = r->first / r->group;
+    for (int64_t i = 0; i < r->width; i++) {
+        for (int64_t row = from; row < to; row++) {
+            r->moves[i * rows + row] =
+                nrd_qgrid_number(r->g, r->codes[(r->first + i) * rows + row], 1, r->q->zeros[row * r->q->n_groups + group]);
         }
     }
 }
@@ -231,7 +220,7 @@ static void choose_changes(refining *r, int64_t k)
 {
     for (int64_t row = 0; row < r->q->rows; row++) {
         float change = 0;
-        const bool grows = better_scale(r, &r->q->scales[row * r->q->n_groups + k], r->slope[row], r->bend[row], &change);
+        const bool grows = nrd_qgrid_better_scale(r->g, &r->q->scales[row * r->q->n_groups + k], r->slope[row], r->bend[row], &change);
         r->slope[row] = grows ? (double)change : 0;
     }
 }
@@ -314,9 +303,11 @@ nrd_error *nrd_qrefine(nrd_qmath *m, const nrd_qgrid *g, const float *w, const f
     r->gram = gram;
     r->raise = raise;
     r->q = q;
-    r->add = nrd_qblock_adder();
+    r->ops = nrd_lane_ops_best();
     r->group = g->group > 0 && g->group < n ? g->group : n;
     const bool is_wide = r->group > BLOCK;
+    NRD_NEW_GOTO(r->codes, n * q->rows, err, done);
+    nrd_qmath_each(m, q->rows, turn_codes, r);
     NRD_TRY_GOTO(begin(r), err, done);
     if (is_wide) {
         NRD_TRY_GOTO(nrd_qplace_new(m, n, q->rows, &r->spread), err, done);
@@ -330,8 +321,10 @@ nrd_error *nrd_qrefine(nrd_qmath *m, const nrd_qgrid *g, const float *w, const f
         }
     }
     NRD_TRY_GOTO(pass(r, false), err, done);
+    nrd_qmath_each(m, q->rows, turn_codes_back, r);
 done:
     if (r) {
+        free(r->codes);
         nrd_qplace_free(m, &r->raised);
         nrd_qplace_free(m, &r->left);
         nrd_qplace_free(m, &r->change);

@@ -3,7 +3,8 @@
 #include "tools/quantize/awq.h"
 #include "tools/quantize/cache.h"
 #include "tools/quantize/gptq.h"
-#include "tools/quantize/grid.c"
+#include "tools/quantize/lanes.c"
+#include "tools/quantize/nearest.h"
 #include "tools/quantize/pack.h"
 #include "tools/quantize/refine.h"
 #include "tools/quantize/smooth.h"
@@ -92,6 +93,18 @@ static double off_by(const nrd_qgrid *g, const nrd_qrows *q, const float *s)
     return sum;
 }
 
+/* Scale and zero of one group. */
+static void fit(const nrd_qgrid *g, const float *v, int64_t n, const float *importance, float *scale, uint8_t *zero)
+{
+    nrd_qrows q;
+    ok(nrd_qrows_init(&q, g, 1, n));
+    assert_int_equal(q.n_groups, 1);
+    nrd_qrows_round(g, v, importance, 0, 1, &q);
+    *scale = q.scales[0];
+    *zero = q.zeros[0];
+    nrd_qrows_fini(&q);
+}
+
 static double rounded_off_by(const nrd_qgrid *g, const float *s)
 {
     nrd_qrows q;
@@ -101,7 +114,7 @@ static double rounded_off_by(const nrd_qgrid *g, const float *s)
         for (int c = 0; c < COLS; c++) {
             row[c] = w[r * COLS + c] * (s ? s[c] : 1);
         }
-        nrd_qgrid_round_row(g, row, NULL, r, &q);
+        nrd_qrows_round(g, row, NULL, r, 1, &q);
     }
     const double e = off_by(g, &q, s);
     nrd_qrows_fini(&q);
@@ -123,7 +136,7 @@ static void numbers_are_half_a_step_away_at_most(void **state)
         float row[COLS];
         ok(nrd_qrows_init(&q, g, ROWS, COLS));
         for (int r = 0; r < ROWS; r++) {
-            nrd_qgrid_round_row(g, w + r * COLS, NULL, r, &q);
+            nrd_qrows_round(g, w + r * COLS, NULL, r, 1, &q);
             nrd_qgrid_row(g, &q, r, row);
             for (int c = 0; c < COLS; c++) {
                 /* the ends of a range may be cut, or moved to the next whole zero, by up to a step */
@@ -153,7 +166,7 @@ static void small_groups_of_floats_have_scales_of_few_bits(void **state)
         nrd_qrows q;
         ok(nrd_qrows_init(&q, g, ROWS, COLS));
         for (int r = 0; r < ROWS; r++) {
-            nrd_qgrid_round_row(g, w + r * COLS, NULL, r, &q);
+            nrd_qrows_round(g, w + r * COLS, NULL, r, 1, &q);
             nrd_qgrid_row(g, &q, r, row);
             for (int c = 0; c < COLS; c++) {
                 scale = q.scales[r * q.n_groups + c / g->group];
@@ -167,7 +180,7 @@ static void small_groups_of_floats_have_scales_of_few_bits(void **state)
             assert_true(nrd_qgrid_number(g, nrd_qgrid_code(g, exact[k] * scale, scale, 0), scale, 0) == exact[k] * scale);
         }
         const float zeros[8] = {0};
-        nrd_qgrid_fit(g, zeros, 8, NULL, &scale, &zero);
+        fit(g, zeros, 8, NULL, &scale, &zero);
         assert_true(scale > 0 && zero == 0);
         nrd_qrows_fini(&q);
     }
@@ -194,6 +207,16 @@ static void blocks_share_the_scale_of_their_largest_number(void **state)
     nrd_qrows_fini(&q);
 }
 
+static double fit_off_by(const nrd_qgrid *g, const float *v, int n, const float *importance, float scale, uint8_t zero)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        const double d = (double)(nrd_qgrid_number(g, nrd_qgrid_code(g, v[i], scale, zero), scale, zero) - v[i]);
+        sum += d * d * (double)importance[i];
+    }
+    return sum;
+}
+
 static void importance_only_improves_what_matters(void **state)
 {
     const nrd_qgrid *g = &grids[0];
@@ -205,10 +228,80 @@ static void importance_only_improves_what_matters(void **state)
     }
     for (int r = 0; r < ROWS; r++) {
         const float *v = w + r * COLS;
-        nrd_qgrid_fit(g, v, 32, NULL, &scale, &zero);
-        const double plain = error_of(g, v, 32, importance, scale, zero);
-        nrd_qgrid_fit(g, v, 32, importance, &scale, &zero);
-        assert_true(error_of(g, v, 32, importance, scale, zero) <= plain * 1.0001);
+        fit(g, v, 32, NULL, &scale, &zero);
+        const double plain = fit_off_by(g, v, 32, importance, scale, zero);
+        fit(g, v, 32, importance, &scale, &zero);
+        assert_true(fit_off_by(g, v, 32, importance, scale, zero) <= plain * 1.0001);
+    }
+}
+
+/* Codes are the nearest ones, also where the last group of 16 rows is not whole. */
+static void rows_together_are_as_each_alone(void **state)
+{
+    float importance[COLS];
+    (void)state;
+    for (int c = 0; c < COLS; c++) {
+        importance[c] = (float)(1 + c % 7);
+    }
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        const nrd_qgrid *g = &grids[i];
+        nrd_qrows all, one;
+        ok(nrd_qrows_init(&all, g, ROWS, COLS));
+        ok(nrd_qrows_init(&one, g, ROWS, COLS));
+        nrd_qrows_round(g, w, importance, 0, ROWS, &all);
+        for (int r = 0; r < ROWS; r++) {
+            nrd_qrows_round(g, w + r * COLS, importance, r, 1, &one);
+        }
+        assert_memory_equal(all.codes, one.codes, ROWS * COLS);
+        assert_memory_equal(all.scales, one.scales, (size_t)(ROWS * all.n_groups) * sizeof *all.scales);
+        for (int at = 0; at < ROWS * COLS; at++) {
+            const int64_t k = at / COLS * all.n_groups + at % COLS / (COLS / all.n_groups);
+            assert_int_equal(all.codes[at], nrd_qgrid_code(g, w[at], all.scales[k], all.zeros[k]));
+        }
+        nrd_qrows_fini(&all);
+        nrd_qrows_fini(&one);
+    }
+}
+
+static void fill_block(nrd_lane_block *b, float *corner, int64_t group)
+{
+    uint64_t seed = 11;
+    *b = (nrd_lane_block){.width = 96, .group = group, .corner = corner};
+    for (int i = 0; i < NRD_QBLOCK * NRD_QBLOCK; i++) {
+        corner[i] = i / NRD_QBLOCK == i % NRD_QBLOCK ? 2 : 0.2f * noise(&seed);
+    }
+    for (int i = 0; i < NRD_QBLOCK; i++) {
+        for (int k = 0; k < NRD_QLANES; k++) {
+            b->x[i][k] = 0.1f * noise(&seed);
+            b->w[i][k] = noise(&seed);
+            b->codes[i][k] = (float)(i * 5 % 16);
+            b->scale[i][k] = 0.125f + 0.01f * (float)k;
+            b->zero[i][k] = (float)(k % 3 + 6);
+        }
+    }
+}
+
+/* Whatever instruction set a processor has, a folder is the same. */
+static void processors_agree_to_the_bit(void **state)
+{
+    static float corner[NRD_QBLOCK * NRD_QBLOCK];
+    static nrd_lane_block is, should;
+    const nrd_lane_ops *best = nrd_lane_ops_best();
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        fill_block(&should, corner, grids[i].group);
+        is = should;
+        ops_any.round(&grids[i], &should);
+        best->round(&grids[i], &is);
+        assert_memory_equal(&is, &should, sizeof is);
+        fill_block(&should, corner, grids[i].group);
+        is = should;
+        ops_any.move(&grids[i], &should, true);
+        best->move(&grids[i], &is, true);
+        assert_memory_equal(&is, &should, sizeof is);
+        ops_any.move(&grids[i], &should, false);
+        best->move(&grids[i], &is, false);
+        assert_memory_equal(&is, &should, sizeof is);
     }
 }
 
@@ -219,7 +312,7 @@ static void grids_of_nothing_have_a_scale(void **state)
     uint8_t zero = 1;
     (void)state;
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
-        nrd_qgrid_fit(&grids[i], zeros, 8, NULL, &scale, &zero);
+        fit(&grids[i], zeros, 8, NULL, &scale, &zero);
         assert_true(scale > 0);
         assert_true(nrd_qgrid_number(&grids[i], nrd_qgrid_code(&grids[i], 0, scale, zero), scale, zero) == 0);
     }
@@ -242,7 +335,7 @@ static void gram_matrix_tells_the_error_of_products(void **state)
     }
     ok(nrd_qrows_init(&q, &grids[0], ROWS, COLS));
     for (int r = 0; r < ROWS; r++) {
-        nrd_qgrid_round_row(&grids[0], w + r * COLS, NULL, r, &q);
+        nrd_qrows_round(&grids[0], w + r * COLS, NULL, r, 1, &q);
         nrd_qgrid_row(&grids[0], &q, r, off + r * COLS);
     }
     for (int i = 0; i < ROWS * COLS; i++) {
@@ -652,6 +745,8 @@ int main(void)
         cmocka_unit_test(blocks_share_the_scale_of_their_largest_number),
         cmocka_unit_test(importance_only_improves_what_matters),
         cmocka_unit_test(grids_of_nothing_have_a_scale),
+        cmocka_unit_test(rows_together_are_as_each_alone),
+        cmocka_unit_test(processors_agree_to_the_bit),
         cmocka_unit_test(gram_matrix_tells_the_error_of_products),
         cmocka_unit_test(awq_scales_make_the_products_better),
         cmocka_unit_test(rows_are_kept_evenly),
