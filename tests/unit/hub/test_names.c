@@ -95,6 +95,8 @@ static void test_one_rule_chooses_files(void **state)
     (void)state;
     assert_string_equal(CHOSEN("a/b", "config.json", "model.safetensors", "m.gguf", "tf_model.h5", "tokenizer.json"),
                         "config.json model.safetensors tokenizer.json ");
+    assert_string_equal(CHOSEN("a/b", "config.json", "hf_quant_config.json", "model.safetensors", "quant_config.json", "other.json"),
+                        "config.json hf_quant_config.json model.safetensors quant_config.json "); /* what says how weights are quantized */
     assert_string_equal(CHOSEN("a/b", "config.json", "pytorch_model.bin", "training_args.bin"),
                         "config.json pytorch_model.bin ");
     assert_string_equal(CHOSEN("a/b", "config.json", "llm/config.json", "llm/model-00001-of-00002.safetensors", "llm/tokenizer.model", "x/config.json",
