@@ -162,7 +162,7 @@ static bool is_small(const char *name)
 {
     static const char *const whole[] = {"config.json", "generation_config.json", "model.safetensors.index.json",
                                         "pytorch_model.bin.index.json", "vocab.json", "vocab.txt", "merges.txt",
-                                        "quantize_config.json", "quant_config.json", "hf_quant_config.json",
+                                        "quantize_config.json", "quant_config.json", "hf_quant_config.json", "quanto_qmap.json",
                                         "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
                                         "chat_template.json", "preprocessor_config.json", "processor_config.json",
                                         "spiece.model", "source.spm", "target.spm", "sentencepiece.bpe.model", "qwen.tiktoken", "tiktoken.model",

@@ -198,6 +198,62 @@ def test_mlx_has_a_tensor_of_all_experts(arch, recipe, kept, tmp_path):
     assert np.ptp(said[1]) > 1
 
 
+QUANTO = {"qint8": lambda x: quantized.Integers("", x, 8, -1, True), "qfloat8_e4m3fn": lambda x: quantized.Fp8(x, [1, -1]),
+          "qint4": lambda x: quantized.Shifted(x, 4, 128, False), "qint4-whole": lambda x: quantized.Shifted(x, 4, 64, True),
+          "qint2": lambda x: quantized.Shifted(x, 2, 128, False)}
+
+
+def write_quanto(folder, kind, change=lambda tensors, qmap: None, config=lambda c: None):
+    stored, meant, qmap = {}, {}, {}
+    for name, x in weights.build(SPECS["llama"]).items():
+        if not quantized.is_linear(name, x) and name != "lm_head.weight":
+            stored[name] = meant[name] = x
+            continue
+        w, stem = QUANTO[kind](x), name[:-len(".weight")]
+        parts, said = quantized.quanto(stem, w)
+        stored.update({**parts, f"{stem}.input_scale": np.float16(1).reshape(()), f"{stem}.output_scale": np.float16(1).reshape(())})
+        qmap[stem] = {"weights": said, "activations": "none"}
+        meant[name] = w.dequantized()
+    change(stored, qmap)
+    os.makedirs(folder, exist_ok=True)
+    keys = make_model.config_json(SPECS["llama"], "float32")
+    config(keys)
+    hf_folder.write_safetensors(folder / "model.safetensors", stored, "float32")
+    hf_folder.write_json(folder / "config.json", keys)
+    hf_folder.write_json(folder / "quanto_qmap.json", qmap)
+    return meant
+
+
+@pytest.mark.parametrize("kind, kept", [("qint8", "int8"), ("qfloat8_e4m3fn", "fp8"), ("qint4", "q4_1"), ("qint4-whole", "q4_1"), ("qint2", "q4_1")])
+def test_a_map_beside_the_model_says_what_quanto_made(kind, kept, tmp_path):
+    meant = write_quanto(tmp_path / "q", kind)
+    types = types_of(tmp_path / "q")
+    assert {types[f"{LAYER}.weight"], types["model.layers.0.self_attn.k_proj.weight"], types["lm_head.weight"]} == {kept}
+    check_numbers(tmp_path, meant, 2e-2 if kept == "q4_1" else 1e-4)
+
+
+@pytest.mark.parametrize("kind, change, message", [
+    ("qint4", lambda t, m: m[LAYER].update(weights="qint3"), f"'{LAYER}' has weights 'qint3'; known with groups: qint4, qint2"),
+    ("qint4", lambda t, m: m.pop(LAYER), f"quanto_qmap.json: '{LAYER}' has weights '"),
+    ("qint4", lambda t, m: t.pop(f"{LAYER}.weight._shift"), f"tensor '{LAYER}.weight._shift' is missing"),
+    ("qint4", lambda t, m: t.update({f"{LAYER}.weight._scale": t[f"{LAYER}.weight._scale"][1:]}), "1023 groups of 128 columns do not fill rows of 512"),
+    ("qint4", lambda t, m: t.update({f"{LAYER}.weight._shift": t[f"{LAYER}.weight._shift"][1:]}), f"'{LAYER}.weight._shift' has shape [1023, 1], expected [1024, 1]"),
+    ("qint4", lambda t, m: t.update({f"{LAYER}.weight._data._data": t[f"{LAYER}.weight._data._data"][1:]}), f"'{LAYER}.weight._data._data' has shape [511, 128]"),
+    ("qint4", lambda t, m: t.update({k.replace(LAYER, "model.layers.1.mlp.other"): t.pop(k) for k in list(t) if k.startswith(LAYER)}),
+     "'model.layers.1.mlp.other' has weights '"),
+    ("qint8", lambda t, m: t.pop(f"{LAYER}.weight._scale"), f"tensor '{LAYER}.weight._scale' is missing")])
+def test_a_folder_of_quanto_that_lies_is_refused(kind, change, message, tmp_path):
+    write_quanto(tmp_path, kind, change)
+    done = run("inspect", tmp_path)
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+
+
+def test_columns_of_quanto_are_those_of_the_configuration(tmp_path):
+    write_quanto(tmp_path, "qint4", config=lambda c: c.update(intermediate_size=0))
+    done = run("inspect", tmp_path)
+    assert done.returncode == 1, done.stdout
+
+
 @pytest.mark.parametrize("recipe", ["auto-round", "gptq-4-asym", "gptq-8", "gptq-8-row", "ct-4-act"])
 def test_scales_may_be_negative(recipe, tmp_path):
     """AutoRound's of symmetric weights have the sign of the number that is largest in its group."""

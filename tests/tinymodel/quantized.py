@@ -580,6 +580,35 @@ def tinygemm(codes, inner):
     return out.view(np.int32)
 
 
+class Shifted:
+    """A weight of codes times a scale of their group less a number of it (Quanto)."""
+
+    def __init__(self, x, bits, group, whole):
+        self.bits, self.whole, self.group = bits, whole, group
+        parts = x.reshape(-1, group)
+        low, high = np.minimum(parts.min(1, keepdims=True), 0), np.maximum(parts.max(1, keepdims=True), 0)
+        self.scales = ((high - low) / ((1 << bits) - 1)).astype(np.float16)
+        scales = self.scales.astype(np.float32)
+        self.shifts = np.clip(np.rint(-low / scales), 0, 15).astype(np.uint8) if whole else (-low).astype(np.float16)
+        less = scales * self.shifts if whole else self.shifts.astype(np.float32)
+        self.codes = np.clip(np.rint((parts + less) / scales), 0, (1 << bits) - 1).astype(np.int64)
+        self.values = (self.codes * scales - less).reshape(x.shape).astype(np.float32)
+
+    def dequantized(self):
+        return self.values
+
+
+def quanto(stem, w):
+    """The parts that Quanto writes, and what its map says of the module."""
+    if isinstance(w, Fp8):
+        return {f"{stem}.weight._data": w.codes.view("V1"), f"{stem}.weight._scale": w.scales}, "qfloat8_e4m3fn"
+    if isinstance(w, Integers):
+        return {f"{stem}.weight._data": (w.codes - 128).astype(np.int8), f"{stem}.weight._scale": w.scales}, "qint8"
+    step = len(w.codes) * w.bits // 8
+    data = sum(w.codes[i * step:(i + 1) * step] << (i * w.bits) for i in range(8 // w.bits)).astype(np.uint8)
+    return {f"{stem}.weight._data._data": data, f"{stem}.weight._scale": w.scales, f"{stem}.weight._shift": w.shifts}, f"qint{w.bits}"
+
+
 def torchao(stem, w, recipe):
     at = f"{stem}._weight_"
     if recipe.get("tiles"):

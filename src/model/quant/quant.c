@@ -15,7 +15,7 @@ enum { MAX_NAME = NRD_QUANT_MAX_NAME, MAX_CONFIG_BYTES = 16 << 20 };
 static const nrd_quant_reader *const readers[] = {&nrd_quant_gptq, &nrd_quant_awq, &nrd_quant_fp8, &nrd_quant_mxfp8,
                                                 &nrd_quant_fbgemm_fp8, &nrd_quant_compressed, &nrd_quant_modelopt,
                                                 &nrd_quant_bnb, &nrd_quant_mxfp4, &nrd_quant_auto_round, &nrd_quant_hqq, &nrd_quant_torchao,
-                                                &nrd_quant_bitnet, &nrd_quant_quark, &nrd_quant_mlx, &nrd_quant_eetq};
+                                                &nrd_quant_bitnet, &nrd_quant_quark, &nrd_quant_mlx, &nrd_quant_eetq, &nrd_quant_quanto};
 enum { N_READERS = (int)(sizeof readers / sizeof readers[0]) };
 
 const char *nrd_quant_notes(const nrd_quant *q)
@@ -187,7 +187,8 @@ done:
 /* Files of those that write no quantization_config: each stands for one method. */
 static const struct {
     const char *file, *method;
-} beside[] = {{"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}, {"hf_quant_config.json", "modelopt"}};
+} beside[] = {{"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}, {"hf_quant_config.json", "modelopt"},
+              {"quanto_qmap.json", "quanto"}};
 
 static nrd_error *find_config(const nrd_json *config, const char *dir, nrd_json_doc **out_doc, const nrd_json **out,
                               const char **out_method)
@@ -414,6 +415,7 @@ nrd_error *nrd_quant_open(nrd_quant **out, const nrd_json *config, const char *d
     NRD_NEW_GOTO(q, 1, err, fail);
     q->table = table;
     q->n_table = *n;
+    q->settings.model = config;
     NRD_TRY_GOTO(find_reader(q, method), err, fail);
     NRD_TRY_GOTO(q->reader->open(q, fields), err, fail);
     q->kv_is_int8 = cache_is_int8(fields);

@@ -137,7 +137,7 @@ typedef struct nrd_quant_reader {
 
 extern const nrd_quant_reader nrd_quant_gptq, nrd_quant_awq, nrd_quant_fp8, nrd_quant_mxfp8, nrd_quant_fbgemm_fp8,
     nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb, nrd_quant_mxfp4, nrd_quant_auto_round, nrd_quant_hqq, nrd_quant_torchao,
-    nrd_quant_bitnet, nrd_quant_quark, nrd_quant_mlx, nrd_quant_eetq, nrd_quant_checkpoint;
+    nrd_quant_bitnet, nrd_quant_quark, nrd_quant_mlx, nrd_quant_eetq, nrd_quant_quanto, nrd_quant_checkpoint;
 
 /* What `open` settles for `weight`. */
 typedef struct nrd_quant_settings {
@@ -155,6 +155,7 @@ typedef struct nrd_quant_settings {
     bool int8_inputs; /* all int8 weights were made for inputs in int8 */
     nrd_error *(*whole)(nrd_quant *q, const char *stem, struct nrd_quant_weight *w); /* TensorRT-LLM: reads all weights; NULL: modelopt.c */
     const nrd_json *layers;   /* compressed-tensors: config_groups of which only some are for int8 inputs. MLX: all of it. During open */
+    const nrd_json *model;    /* config.json. During open */
     bool static_inputs;       /* SmoothQuant: inputs have calibrated scales */
     unsigned orders;          /* mixed_gemm.c */
 } nrd_quant_settings;
