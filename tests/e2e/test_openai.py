@@ -178,6 +178,16 @@ def test_cached_tokens_of_a_second_turn(client):
     ({"top_logprobs": 5}, 400, "needs logprobs"), ({"top_logprobs": 21, "logprobs": True}, 400, "top_logprobs"), ({"stream_options": {}}, 400, "stream_options"),
     ({"audio": {}}, 400, "audio"), ({"chat_template": "x"}, 400, "chat_template"),
     ({"tools": [{"type": "magic"}]}, 400, "tools"),
+    ({"messages": [{"role": "user", "content": 5}]}, 400, "content of message 0"),
+    ({"messages": [{"role": "user", "content": {"text": "x"}}]}, 400, "content of message 0"),
+    ({"messages": [*HELLO, {"role": "assistant", "tool_calls": "f()"}]}, 400, "tool_calls of message 1"),
+    ({"messages": [*HELLO, {"role": "assistant", "tool_calls": [{"function": {"name": 5}}]}]}, 400, "tool_calls of message 1"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": "none"}}]}, 400, "function.parameters"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "description": 5}}]}, 400, "function.description"),
+    ({"tool_choice": 5}, 400, "tool_choice"), ({"tool_choice": ["auto"]}, 400, "tool_choice"),
+    ({"stream": True, "stream_options": "usage"}, 400, "stream_options"), ({"structured_outputs": "json"}, 400, "structured_outputs"),
+    ({"reasoning_effort": 5}, 400, "reasoning_effort"), ({"reasoning": {"effort": {}}}, 400, "reasoning.effort"),
+    ({"thinking": {"type": True}}, 400, "thinking.type"),
 ])
 def test_errors_have_openais_form(server, change, status, part):
     body = {"model": MODEL, "messages": HELLO, "max_tokens": 4, **change}

@@ -335,6 +335,24 @@ PLACE = {"type": "function", "function": {"name": "get_weather", "parameters": {
     "type": "object", "properties": {"place": {"type": "string", "maxLength": 6}}, "required": ["place"]}}}
 
 
+def test_each_tool_has_its_own_definitions(tool_server):
+    """Schemas that a library makes of classes often call them the same; and one may lead to its own root."""
+    item = [{"enum": ["a"]}, {"type": "integer", "minimum": 7, "maximum": 9}]
+    tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": {
+        "type": "object", "properties": {"item": {"$ref": "#/$defs/Item"}, "const": {"$ref": "#/$defs/Item"}}, "required": ["item", "const"],
+        "$defs": {"Item": item[i]}}}} for i in range(2)]
+    tools.append({"type": "function", "function": {"name": "f2", "parameters": {
+        "type": "object", "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}, "required": ["next"]}}})
+    client, seen = openai.OpenAI(base_url=tool_server.url("/v1"), api_key="none", max_retries=0), set()
+    for seed in range(24):
+        choice = {"type": "function", "function": {"name": f"f{seed % 4}"}} if seed % 4 < 3 else "required"
+        r = chat(client, tools=tools, tool_choice=choice, seed=seed, temperature=1.5, max_tokens=300)
+        for call in r.choices[0].message.tool_calls if r.choices[0].finish_reason == "tool_calls" else []:
+            jsonschema.validate(json.loads(call.function.arguments), tools[int(call.function.name[1])]["function"]["parameters"])
+            seen.add(call.function.name)
+    assert seen == {"f0", "f1", "f2"}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "clock"}}])
 def test_calls_that_must_come(tool_server, choice, stream):

@@ -365,7 +365,7 @@ def test_log_probabilities(client, stream):
     ({"tools": [CLOCK], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "y"}]}}, 400, "tool_choice", "'y'"),
     ({"text": 3}, 400, "text", ""), ({"text": {"format": {"type": "x"}}}, 400, "text.format", ""),
     ({"text": {"format": {"type": "json_schema"}}}, 400, "text.format", "schema"),
-    ({"text": {"format": {"type": "json_schema", "schema": {"type": "magic"}}}}, 400, None, "magic"),
+    ({"text": {"format": {"type": "json_schema", "schema": {"type": "magic"}}}}, 400, "text.format", "magic"),
     ({"reasoning": 3}, 400, "reasoning", ""), ({"reasoning": {"effort": 3}}, 400, "reasoning.effort", ""),
     ({"input": "the fox " * 9000}, 400, "input", ""),
 ])

@@ -66,6 +66,16 @@ static nrd_error *append_content(nrd_str *out, const nrd_json *content, size_t i
     return nrd_str_error(out);
 }
 
+/* A template would write what is of another type, or nothing. */
+static nrd_error *check_calls(const nrd_json *calls, size_t index)
+{
+    bool ok = calls->type == NRD_JSON_ARRAY;
+    for (size_t i = 0; ok && i < calls->n; i++) {
+        ok = nrd_json_is(nrd_json_get(nrd_json_get(&calls->child[i], "function"), "name"), NRD_JSON_STRING);
+    }
+    return ok ? NULL : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "messages", "tool_calls of message %zu must be a list of calls with a function.name", index);
+}
+
 /* Arguments come as text; templates write them as JSON values. */
 static void put_calls(nrd_str *out, const nrd_json *calls)
 {
@@ -138,7 +148,10 @@ static nrd_error *put_message(nrd_oai_request *r, nrd_str *out, const nrd_json *
             NRD_TRY(nrd_oai_put_picture_parts(r, out, v, index));
         } else if (!strcmp(v->key, "content") && v->type == NRD_JSON_ARRAY) {
             NRD_TRY(put_content_parts(out, v, index));
-        } else if (!strcmp(v->key, "tool_calls") && v->type == NRD_JSON_ARRAY) {
+        } else if (!strcmp(v->key, "content") && v->type != NRD_JSON_STRING) {
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "messages", "content of message %zu must be a string or a list of parts", index);
+        } else if (!strcmp(v->key, "tool_calls")) {
+            NRD_TRY(check_calls(v, index));
             put_calls(out, v);
         } else {
             nrd_json_put(out, v, -1);
@@ -155,13 +168,63 @@ static nrd_error *put_message(nrd_oai_request *r, nrd_str *out, const nrd_json *
     return NULL;
 }
 
+/* Members of `properties` and definitions have names of their own; what `const` and the like hold is no schema. */
+typedef enum { A_SCHEMA, ITS_MEMBERS, A_VALUE } schema_part;
+
+static schema_part part_at(const char *key)
+{
+    static const char *const maps[] = {"properties", "$defs", "definitions"};
+    static const char *const values[] = {"const", "enum", "default", "example", "examples"};
+    schema_part part = A_SCHEMA;
+
+    for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++) {
+        part = strcmp(key, maps[i]) == 0 ? ITS_MEMBERS : part;
+    }
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        part = strcmp(key, values[i]) == 0 ? A_VALUE : part;
+    }
+    return part;
+}
+
+/* A tool's schema as alternative `place` of a guide: references within it lead from its own root. */
+static void put_schema(nrd_str *out, const nrd_json *v, schema_part part, size_t place)
+{
+    if (part == A_VALUE || (v->type != NRD_JSON_OBJECT && v->type != NRD_JSON_ARRAY)) {
+        nrd_json_put(out, v, -1);
+        return;
+    }
+    const bool is_object = v->type == NRD_JSON_OBJECT;
+    nrd_str_putc(out, is_object ? '{' : '[');
+    for (size_t i = 0; i < v->n; i++) {
+        const nrd_json *c = &v->child[i];
+        nrd_str_puts(out, i ? "," : "");
+        if (is_object) {
+            nrd_json_put_string(out, c->key, c->key_len);
+            nrd_str_putc(out, ':');
+        }
+        if (is_object && part == A_SCHEMA && !strcmp(c->key, "$ref") && nrd_json_str(c, "")[0] == '#') {
+            nrd_str ref = {0};
+            nrd_str_printf(&ref, "#/anyOf/%zu/properties/arguments%s", place, c->str + 1);
+            nrd_json_put_string(out, nrd_str_cstr(&ref), ref.len);
+            nrd_error *err = nrd_str_error(&ref);
+            if (err) {
+                nrd_str_spoil(out);
+            }
+            nrd_error_free(err);
+            nrd_str_fini(&ref);
+        } else {
+            put_schema(out, c, is_object && part == A_SCHEMA ? part_at(c->key) : A_SCHEMA, place);
+        }
+    }
+    nrd_str_putc(out, is_object ? '}' : ']');
+}
+
 /* A call that must come is bound to {"name": ..., "arguments": ...} of the tool, or of one of them; the
- * answer is then read as any other call. Definitions move to where references look for them. */
+ * answer is then read as any other call. */
 static nrd_error *force_call(nrd_oai_request *r, const char *name)
 {
-    static const char *const defs[] = {"$defs", "definitions"};
     nrd_str *out = &r->guide;
-    bool any = false;
+    size_t n = 0;
 
     NRD_TRY(nrd_oai_set_guide(r, "json_schema", "tool_choice"));
     r->guide_field = "tools"; /* whose schemas it is made of */
@@ -173,45 +236,20 @@ static nrd_error *force_call(nrd_oai_request *r, const char *name)
         if (name && strcmp(name, nrd_json_get_str(f, "name", "")) != 0) {
             continue;
         }
-        nrd_str_puts(out, any ? ",{" : "{");
-        any = true;
+        nrd_str_puts(out, n ? ",{" : "{");
         nrd_str_puts(out, "\"type\":\"object\",\"properties\":{\"name\":{\"const\":");
         nrd_json_put_cstr(out, nrd_json_get_str(f, "name", ""));
         nrd_str_puts(out, "},\"arguments\":");
         if (p && p->type == NRD_JSON_OBJECT && p->n > 0) {
-            nrd_str_putc(out, '{');
-            for (size_t k = 0, n = 0; k < p->n; k++) {
-                const nrd_json *v = &p->child[k];
-                if (strcmp(v->key, defs[0]) != 0 && strcmp(v->key, defs[1]) != 0) {
-                    nrd_str_puts(out, n++ ? "," : "");
-                    nrd_json_put_string(out, v->key, v->key_len);
-                    nrd_str_putc(out, ':');
-                    nrd_json_put(out, v, -1);
-                }
-            }
-            nrd_str_putc(out, '}');
+            put_schema(out, p, A_SCHEMA, n);
         } else {
             nrd_str_puts(out, "{\"type\":\"object\"}");
         }
         nrd_str_puts(out, "},\"required\":[\"name\",\"arguments\"]}");
+        n++;
     }
-    nrd_str_putc(out, ']');
-    for (int d = 0; d < 2; d++) {
-        nrd_str_printf(out, ",\"%s\":{", defs[d]);
-        for (size_t i = 0, n = 0; i < r->tools->n; i++) {
-            const nrd_json *p = nrd_json_get(nrd_json_get(&r->tools->child[i], "function"), "parameters");
-            const nrd_json *list = nrd_json_get(p, defs[d]);
-            for (size_t k = 0; k < nrd_json_len(list) && nrd_json_is(list, NRD_JSON_OBJECT); k++) {
-                nrd_str_puts(out, n++ ? "," : "");
-                nrd_json_put_string(out, list->child[k].key, list->child[k].key_len);
-                nrd_str_putc(out, ':');
-                nrd_json_put(out, &list->child[k], -1);
-            }
-        }
-        nrd_str_putc(out, '}');
-    }
-    nrd_str_putc(out, '}');
-    return any ? NULL : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tool_choice", "there is no tool '%.60s'", name);
+    nrd_str_puts(out, "]}");
+    return n ? NULL : nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tool_choice", "there is no tool '%.60s'", name);
 }
 
 static nrd_error *read_tools(nrd_oai_request *r, const nrd_json *root)
@@ -220,7 +258,7 @@ static nrd_error *read_tools(nrd_oai_request *r, const nrd_json *root)
     const char *word = nrd_json_is(choice, NRD_JSON_STRING) ? choice->str : "auto";
     const char *forced = nrd_json_get_str(nrd_json_get(choice, "function"), "name", NULL);
 
-    if ((choice && choice->type == NRD_JSON_OBJECT && !forced) ||
+    if ((nrd_oai_given(choice) && choice->type != NRD_JSON_STRING && !forced) ||
         (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0 && strcmp(word, "required") != 0)) {
         return nrd_oai_bad("tool_choice", "must be none, auto, required or a tool");
     }
@@ -239,6 +277,11 @@ static nrd_error *read_tools(nrd_oai_request *r, const nrd_json *root)
             !nrd_json_get_str(f, "name", NULL)) {
             return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tools",
                               "element %zu must have type function and a function.name", i);
+        }
+        const nrd_json *about = nrd_json_get(f, "description"), *p = nrd_json_get(f, "parameters");
+        if ((nrd_oai_given(about) && about->type != NRD_JSON_STRING) || (nrd_oai_given(p) && p->type != NRD_JSON_OBJECT)) {
+            return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tools", "element %zu must have a string as function.description, and an object as "
+                                  "function.parameters", i);
         }
     }
     r->tools = tools->n > 0 ? tools : NULL;

@@ -28,6 +28,16 @@ nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out)
     return NULL;
 }
 
+nrd_error *nrd_oai_check_object(const nrd_json *v, const char *field)
+{
+    return nrd_oai_given(v) && v->type != NRD_JSON_OBJECT ? nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "must be an object") : NULL;
+}
+
+nrd_error *nrd_oai_check_string(const nrd_json *v, const char *field)
+{
+    return nrd_oai_given(v) && v->type != NRD_JSON_STRING ? nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "must be a string") : NULL;
+}
+
 nrd_error *nrd_oai_check_prompt(const nrd_oai_model *m, size_t n, const char *field)
 {
     return nrd_error_because(nrd_error_at(nrd_prompt_limit_check(m->tokenizer, n), field), NRD_LLM_PROMPT_TOO_LONG);

@@ -95,7 +95,8 @@ nrd_error *nrd_oai_read_guides(nrd_oai_request *r, const nrd_json *root)
     const nrd_json *format = nrd_json_get(root, "response_format");
     const nrd_json *nested = nrd_json_get(root, "structured_outputs");
 
-    if (format && format->type != NRD_JSON_NULL) {
+    NRD_TRY(nrd_oai_check_object(nested, "structured_outputs"));
+    if (nrd_oai_given(format)) {
         NRD_TRY(read_format(r, format));
     }
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -289,6 +289,9 @@ static inline bool nrd_oai_given(const nrd_json *v)
 {
     return v && v->type != NRD_JSON_NULL;
 }
+/* What is absent or null is right too. */
+nrd_error *nrd_oai_check_object(const nrd_json *v, const char *field) NRD_MUST_USE;
+nrd_error *nrd_oai_check_string(const nrd_json *v, const char *field) NRD_MUST_USE;
 /* The value of a field; what is absent or null leaves *out alone. */
 nrd_error *nrd_oai_get_bool(const nrd_json *root, const char *name, bool *out) NRD_MUST_USE;
 nrd_error *nrd_oai_get_num(const nrd_json *root, const char *name, double low, double high, double *out) NRD_MUST_USE;

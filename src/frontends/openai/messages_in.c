@@ -373,7 +373,9 @@ static nrd_error *put_tool_choice(nrd_str *out, const nrd_json *choice)
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tool_choice", "must have the type auto, any, none, or tool with a "
                                                                   "name");
     }
-    if (nrd_json_get_bool(choice, "disable_parallel_tool_use", false)) {
+    bool one_only = false;
+    NRD_TRY(nrd_oai_get_bool(choice, "disable_parallel_tool_use", &one_only));
+    if (one_only) {
         nrd_str_puts(out, ",\"parallel_tool_calls\":false");
     }
     return NULL;

@@ -237,7 +237,9 @@ nrd_error *nrd_oai_ollama_generate(nrd_oai_request *r, const nrd_json *root, nrd
     if (sees) {
         NRD_TRY(check_images(r, nrd_json_get(root, "images"), "images"));
     }
-    r->chat = r->model->chat && !nrd_json_get_bool(root, "raw", false) && !has_value(suffix);
+    bool raw = false;
+    NRD_TRY(nrd_oai_get_bool(root, "raw", &raw));
+    r->chat = r->model->chat && !raw && !has_value(suffix);
     if (r->chat) {
         nrd_oai_put_key(out, "messages");
         nrd_str_putc(out, '[');

@@ -298,7 +298,8 @@ static nrd_error *read_sampling(nrd_oai_request *r, const nrd_json *root)
     NRD_TRY(nrd_oai_get_bool(root, "skip_special_tokens", &r->skip_special));
     NRD_TRY(nrd_oai_get_bool(root, "include_stop_str_in_output", &r->include_stop));
     NRD_TRY(nrd_oai_get_bool(root, "stream", &r->stream));
-    if (options && options->type != NRD_JSON_NULL) {
+    NRD_TRY(nrd_oai_check_object(options, "stream_options"));
+    if (nrd_oai_given(options)) {
         if (!r->stream) {
             return nrd_oai_bad("stream_options", "only with stream: true");
         }

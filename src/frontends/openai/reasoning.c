@@ -39,11 +39,6 @@ static nrd_error *read_one(const nrd_json *in, const char *name, const char *fie
     return NULL;
 }
 
-static nrd_error *check_object(const nrd_json *v, const char *field)
-{
-    return nrd_oai_given(v) && v->type != NRD_JSON_OBJECT ? nrd_oai_errorf(NRD_ERR_INVALID_ARG, field, "must be an object") : NULL;
-}
-
 const char *nrd_oai_effort(const nrd_json *root)
 {
     const nrd_json *v = nrd_json_get(root, "reasoning_effort");
@@ -70,8 +65,11 @@ nrd_error *nrd_oai_read_budget(const nrd_oai_request *r, const nrd_json *root, i
         *out = strcmp(effort, efforts[i].effort) == 0 ? efforts[i].budget : *out;
     }
     *out = nrd_oai_thinks_not(root) ? 0 : *out;
-    NRD_TRY(check_object(reasoning, "reasoning"));
-    NRD_TRY(check_object(thinking, "thinking"));
+    NRD_TRY(nrd_oai_check_object(reasoning, "reasoning"));
+    NRD_TRY(nrd_oai_check_object(thinking, "thinking"));
+    NRD_TRY(nrd_oai_check_string(nrd_json_get(root, "reasoning_effort"), "reasoning_effort"));
+    NRD_TRY(nrd_oai_check_string(nrd_json_get(reasoning, "effort"), "reasoning.effort"));
+    NRD_TRY(nrd_oai_check_string(nrd_json_get(thinking, "type"), "thinking.type"));
     NRD_TRY(read_one(nrd_json_get(root, "chat_template_kwargs"), "thinking_budget", "chat_template_kwargs.thinking_budget", out));
     NRD_TRY(read_one(reasoning, "max_tokens", "reasoning.max_tokens", out));
     NRD_TRY(read_one(thinking, "budget_tokens", "thinking.budget_tokens", out));

@@ -23,18 +23,20 @@ static nrd_error *read_text(nrd_oai_question *q, nrd_oai_model *m, nrd_ids *ids)
 {
     const nrd_json *root = nrd_json_root(q->doc);
     const nrd_json *content = nrd_json_get(root, "content"), *prompt = nrd_json_get(root, "prompt");
+    bool add = !content, parse = true;
+
+    NRD_TRY(nrd_oai_get_bool(root, content ? "add_special" : "add_special_tokens", &add));
+    NRD_TRY(nrd_oai_get_bool(root, "parse_special", &parse));
+    const uint32_t how = (add ? NRD_ENCODE_ADD_SPECIAL : 0) | (parse || !content ? NRD_ENCODE_PARSE_SPECIAL : 0);
     if (content) {
-        const uint32_t add = nrd_json_get_bool(root, "add_special", false) ? NRD_ENCODE_ADD_SPECIAL : 0;
-        const uint32_t parse = nrd_json_get_bool(root, "parse_special", true) ? NRD_ENCODE_PARSE_SPECIAL : 0;
-        return nrd_oai_mixed_ids(m, content, "content", add | parse, ids);
+        return nrd_oai_mixed_ids(m, content, "content", how, ids);
     }
     if (nrd_json_get(root, "messages")) {
         return read_messages(q, m, ids);
     }
     if (nrd_json_is(prompt, NRD_JSON_STRING)) {
-        const uint32_t add = nrd_json_get_bool(root, "add_special_tokens", true) ? NRD_ENCODE_ADD_SPECIAL : 0;
         NRD_TRY(nrd_oai_check_prompt(m, prompt->n, "prompt"));
-        return nrd_tokenizer_encode(m->tokenizer, prompt->str, prompt->n, NRD_ENCODE_PARSE_SPECIAL | add, ids);
+        return nrd_tokenizer_encode(m->tokenizer, prompt->str, prompt->n, how, ids);
     }
     return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "prompt", "must be a string, or give messages, or content");
 }
@@ -69,11 +71,13 @@ static void put_piece(nrd_str *out, const nrd_oai_model *m, int32_t id)
 static nrd_error *tokenize(nrd_oai_question *q)
 {
     const nrd_json *root = nrd_json_root(q->doc);
-    const bool pieces = nrd_json_get_bool(root, "with_pieces", false);
+    bool pieces = false, strings = false;
     nrd_str *out = &q->out;
     nrd_oai_model *m = NULL;
     nrd_ids ids = {0};
 
+    NRD_TRY(nrd_oai_get_bool(root, "with_pieces", &pieces));
+    NRD_TRY(nrd_oai_get_bool(root, "return_token_strs", &strings));
     NRD_TRY(nrd_oai_find_only(q->o, q->req, nrd_json_get(root, "model"), &m));
     nrd_error *err = read_text(q, m, &ids);
     nrd_str_printf(out, "{\"count\":%zu,\"tokens\":[", ids.n);
@@ -86,7 +90,7 @@ static nrd_error *tokenize(nrd_oai_question *q)
         }
     }
     nrd_str_putc(out, ']');
-    if (nrd_json_get_bool(root, "return_token_strs", false)) {
+    if (strings) {
         nrd_str_puts(out, ",\"token_strs\":[");
         for (size_t i = 0; i < ids.n; i++) {
             size_t n = 0;
