@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * guided/internal.h - expressions and the automaton that they become.
  *
- * regex.c, ebnf.c, schema.c, numbers.c, free_text.c and tags.c build expressions; build.c turns them into nodes; automaton.c
- * runs the nodes, vocab.c orders the tokens, tokens.c brings the two together. Expressions live in the
+ * regex.c, ebnf.c, schema.c, numbers.c, free_text.c and tags.c build expressions (schema_keywords.c says which keywords schemas
+ * may have); build.c turns them into nodes; automaton.c runs the nodes, vocab.c orders the tokens, tokens.c brings the two together. Expressions live in the
  * builder's arena. A builder keeps its first error; what is built after it is NULL and ignored.
  */
 #ifndef NRD_GUIDED_INTERNAL_H
@@ -71,6 +71,8 @@ typedef struct builder {
 
 void nrd_guided_fail(builder *b, nrd_error_code code, const char *fmt, ...) NRD_PRINTF(3, 4);
 void nrd_guided_no_memory(builder *b);
+/* Fails where a schema has keywords that are not kept, or values of types that they cannot have. */
+void nrd_guided_check_keywords(builder *b, const nrd_json *s);
 expr *nrd_guided_empty(builder *b);
 expr *nrd_guided_seq(builder *b); /* then nrd_guided_add */
 expr *nrd_guided_alt(builder *b); /* an alternative of nothing matches nothing */
