@@ -137,7 +137,7 @@ static TRITONSERVER_Error *add(TRITONSERVER_InferenceRequest *r, const nrd_tb_co
                                TRITONSERVER_DataType dtype, int64_t n, const void *data)
 {
     const int64_t shape[] = {1, n};
-    const tensor t = {name, dtype, shape, 2, data, (size_t)n * TRITONSERVER_DataTypeByteSize(dtype)};
+    const nrd_tb_tensor t = {name, dtype, shape, 2, data, (size_t)n * TRITONSERVER_DataTypeByteSize(dtype), n};
     return nrd_tb_config_has_input(step, name) ? nrd_bls_add_input(r, step, name, &t) : NULL;
 }
 
@@ -189,18 +189,18 @@ static void keep_limit(bls_drafts *d)
 static TRITONSERVER_Error *ids_of(TRITONSERVER_InferenceResponse *r, const char *model, const int32_t **out,
                                   int32_t *out_n)
 {
-    tensor ids, length;
+    nrd_tb_tensor ids, length;
 
     *out_n = 0;
     if (!r) {
         return NULL;
     }
-    if (!nrd_bls_find_output(r, "output_ids", &ids) || !nrd_bls_find_output(r, "sequence_length", &length) ||
+    if (!nrd_tb_inner_find(r, "output_ids", &ids) || !nrd_tb_inner_find(r, "sequence_length", &length) ||
         ids.bytes / sizeof **out > INT32_MAX || length.bytes < sizeof *out_n) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s gave no output_ids or sequence_length", model);
     }
-    const int32_t n = *(const int32_t *)length.data, n_all = (int32_t)(ids.bytes / sizeof **out);
-    *out = ids.data;
+    const int32_t n = *(const int32_t *)(const void *)length.data, n_all = (int32_t)(ids.bytes / sizeof **out);
+    *out = (const void *)ids.data;
     *out_n = n < 0 ? 0 : n < n_all ? n : n_all;
     return NULL;
 }
@@ -211,8 +211,8 @@ static void on_target(TRITONSERVER_InferenceResponse *response, const uint32_t f
 static TRITONSERVER_Error *add_logits(TRITONSERVER_InferenceRequest *r, const nrd_tb_config *step,
                                       const round_inputs *in)
 {
-    tensor t;
-    if (!in->draft || !nrd_bls_find_output(in->draft, "generation_logits", &t) || t.n_dims != 4 ||
+    nrd_tb_tensor t;
+    if (!in->draft || !nrd_tb_inner_find(in->draft, "generation_logits", &t) || t.n_dims != 4 ||
         t.shape[2] < in->n_draft) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG,
                              "use_draft_logits: the draft model gave no generation_logits");
@@ -377,14 +377,14 @@ static bool ends_with(const bls_drafts *d, int32_t end, const int32_t *phrases, 
 static bool cut_at_stop(const bls_flow *f, int32_t from)
 {
     bls_drafts *d = f->drafts;
-    tensor t;
+    nrd_tb_tensor t;
 
-    if (!nrd_bls_find_output(f->pre, "STOP_WORDS_IDS", &t) || t.dtype != TRITONSERVER_TYPE_INT32) {
+    if (!nrd_tb_inner_find(f->pre, "STOP_WORDS_IDS", &t) || t.dtype != TRITONSERVER_TYPE_INT32) {
         return false;
     }
     const int64_t n = (int64_t)(t.bytes / sizeof *d->ids / 2);
     for (int32_t end = from + 1; end <= d->n_ids; end++) {
-        if (ends_with(d, end, t.data, n)) {
+        if (ends_with(d, end, (const void *)t.data, n)) {
             d->n_ids = end;
             return true;
         }
@@ -394,25 +394,25 @@ static bool cut_at_stop(const bls_flow *f, int32_t from)
 
 static void count(bls_drafts *d, TRITONSERVER_InferenceResponse *r)
 {
-    tensor proposed, accepted;
+    nrd_tb_tensor proposed, accepted;
 
-    if (nrd_bls_find_output(r, "total_draft_tokens", &proposed) && proposed.bytes >= sizeof(int32_t) &&
-        nrd_bls_find_output(r, "total_accepted_draft_tokens", &accepted) && accepted.bytes >= sizeof(int32_t)) {
+    if (nrd_tb_inner_find(r, "total_draft_tokens", &proposed) && proposed.bytes >= sizeof(int32_t) &&
+        nrd_tb_inner_find(r, "total_accepted_draft_tokens", &accepted) && accepted.bytes >= sizeof(int32_t)) {
         d->has_counts = true;
-        d->n_proposed += *(const int32_t *)proposed.data;
-        d->n_accepted += *(const int32_t *)accepted.data;
+        d->n_proposed += *(const int32_t *)(const void *)proposed.data;
+        d->n_accepted += *(const int32_t *)(const void *)accepted.data;
         d->acceptance_rate = d->n_proposed > 0 ? (float)d->n_accepted / (float)d->n_proposed : 0;
     }
 }
 
 static void keep_times(bls_drafts *d, TRITONSERVER_InferenceResponse *r)
 {
-    tensor t;
+    nrd_tb_tensor t;
     bool all = !d->has_times;
     for (size_t i = 0; i < NRD_BLS_FIRST_TIMES && all; i++) {
-        all = nrd_bls_find_output(r, nrd_bls_first_times[i], &t) && t.bytes >= sizeof *d->first_times;
+        all = nrd_tb_inner_find(r, nrd_bls_first_times[i], &t) && t.bytes >= sizeof *d->first_times;
         if (all) {
-            d->first_times[i] = *(const int64_t *)t.data;
+            d->first_times[i] = *(const int64_t *)(const void *)t.data;
         }
     }
     d->has_times |= all;
@@ -422,16 +422,16 @@ static void keep_times(bls_drafts *d, TRITONSERVER_InferenceResponse *r)
  * tokens that sampling left, and the sum is not. */
 static void keep_log_probs(bls_drafts *d, TRITONSERVER_InferenceResponse *r, int32_t n)
 {
-    tensor t;
-    if (nrd_bls_find_output(r, "cum_log_probs", &t) && t.bytes >= sizeof d->cum_log_prob) {
-        d->cum_log_prob += *(const float *)t.data;
+    nrd_tb_tensor t;
+    if (nrd_tb_inner_find(r, "cum_log_probs", &t) && t.bytes >= sizeof d->cum_log_prob) {
+        d->cum_log_prob += *(const float *)(const void *)t.data;
     }
-    if (!nrd_bls_find_output(r, "output_log_probs", &t) || t.bytes / sizeof *d->log_probs < (size_t)n) {
+    if (!nrd_tb_inner_find(r, "output_log_probs", &t) || t.bytes / sizeof *d->log_probs < (size_t)n) {
         return;
     }
     d->has_log_probs = true;
     for (int32_t i = 0; i < n && d->n_log_probs < d->max_ids - d->n_prompt; i++) {
-        d->log_probs[d->n_log_probs++] = ((const float *)t.data)[i];
+        d->log_probs[d->n_log_probs++] = ((const float *)(const void *)t.data)[i];
     }
 }
 
@@ -514,14 +514,14 @@ static TRITONSERVER_Error *begin(bls_flow *f)
 {
     bls_drafts *d = f->drafts;
     const int64_t max_tokens = number(f, "max_tokens", 0);
-    tensor ids, length;
+    nrd_tb_tensor ids, length;
 
-    if (!nrd_bls_find_output(f->pre, "INPUT_ID", &ids) || !nrd_bls_find_output(f->pre, "REQUEST_INPUT_LEN", &length) ||
+    if (!nrd_tb_inner_find(f->pre, "INPUT_ID", &ids) || !nrd_tb_inner_find(f->pre, "REQUEST_INPUT_LEN", &length) ||
         ids.dtype != TRITONSERVER_TYPE_INT32 || length.dtype != TRITONSERVER_TYPE_INT32 ||
         length.bytes < sizeof(int32_t)) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "preprocessing gave no INPUT_ID or REQUEST_INPUT_LEN");
     }
-    const int64_t n_all = (int64_t)(ids.bytes / sizeof *d->ids), n = *(const int32_t *)length.data;
+    const int64_t n_all = (int64_t)(ids.bytes / sizeof *d->ids), n = *(const int32_t *)(const void *)length.data;
     if (n < 1 || n > n_all || n_all > INT32_MAX) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "text_input has %lld tokens, expected 1 to %lld",
                              (long long)n, (long long)n_all);

@@ -14,7 +14,6 @@
 #include "backends/bls/flow.h"
 
 typedef struct bls_drafts bls_drafts;
-struct tensor;
 
 /* Reads num_draft_tokens and what goes with it; sets f->drafts where it is more than 0. */
 TRITONSERVER_Error *nrd_bls_drafts_new(bls_flow *f);
@@ -22,6 +21,6 @@ void nrd_bls_drafts_free(bls_drafts *d); /* NULL is fine */
 /* After preprocessing. Ends the flow on an error. */
 void nrd_bls_drafts_start(bls_flow *f);
 /* Outputs that are of the whole answer, not of its last step; borrows until free. False: not one of these. */
-bool nrd_bls_drafts_output(bls_drafts *d, const char *name, struct tensor *out);
+bool nrd_bls_drafts_output(bls_drafts *d, const char *name, nrd_tb_tensor *out);
 
 #endif

@@ -19,7 +19,7 @@ void nrd_bls_drafts_free(bls_drafts *d)
     free(d);
 }
 
-bool nrd_bls_drafts_output(bls_drafts *d, const char *name, tensor *out)
+bool nrd_bls_drafts_output(bls_drafts *d, const char *name, nrd_tb_tensor *out)
 {
     static const int64_t one[] = {1, 1};
     const struct {
@@ -36,21 +36,22 @@ bool nrd_bls_drafts_output(bls_drafts *d, const char *name, tensor *out)
 
     for (size_t i = 0; i < sizeof scalars / sizeof *scalars; i++) {
         if (scalars[i].has && !strcmp(name, scalars[i].name)) {
-            *out = (tensor){name, scalars[i].dtype, one, 2, scalars[i].data, 4};
+            *out = (nrd_tb_tensor){name, scalars[i].dtype, one, 2, scalars[i].data, 4, 1};
             return true;
         }
     }
     for (size_t i = 0; i < NRD_BLS_FIRST_TIMES && d->has_times; i++) {
         if (!strcmp(name, nrd_bls_first_times[i])) {
-            *out = (tensor){name, TRITONSERVER_TYPE_INT64, one, 2, &d->first_times[i], sizeof *d->first_times};
+            *out = (nrd_tb_tensor){name, TRITONSERVER_TYPE_INT64, one, 2, (const void *)&d->first_times[i],
+                                   sizeof *d->first_times, 1};
             return true;
         }
     }
     if (d->has_log_probs && !strcmp(name, "output_log_probs")) {
         d->log_probs_shape[0] = d->log_probs_shape[1] = 1;
         d->log_probs_shape[2] = d->n_log_probs;
-        *out = (tensor){name, TRITONSERVER_TYPE_FP32, d->log_probs_shape, 3, d->log_probs,
-                        (size_t)d->n_log_probs * sizeof *d->log_probs};
+        *out = (nrd_tb_tensor){name, TRITONSERVER_TYPE_FP32, d->log_probs_shape, 3, (const void *)d->log_probs,
+                               (size_t)d->n_log_probs * sizeof *d->log_probs, d->n_log_probs};
         return true;
     }
     return false;

@@ -29,8 +29,8 @@ static void cancel(nrd_tb_flight *flight)
 /* accumulate_tokens: this answer shows everything generated so far. */
 static TRITONSERVER_Error *accumulate(bls_flow *f, answer *a)
 {
-    tensor ids;
-    if (!nrd_bls_find_output(a->response, "output_ids", &ids) || ids.n_dims != 3) {
+    nrd_tb_tensor ids;
+    if (!nrd_tb_inner_find(a->response, "output_ids", &ids) || ids.n_dims != 3) {
         return nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s gave no output_ids", f->model->llm_name);
     }
     if (ids.shape[0] != 1 || ids.shape[1] != 1) {
@@ -166,17 +166,16 @@ static void start_encoders(bls_flow *f)
     const nrd_tb_config *step = f->steps[NRD_BLS_ENCODERS];
     const nrd_tb_tensor *scaled = nrd_tb_find(&f->inputs, "image_input");
     TRITONSERVER_InferenceRequest *r = NULL;
-    tensor t;
+    nrd_tb_tensor t;
     TRITONSERVER_Error *err = nrd_bls_inner_new(f, f->model->encoders_name, on_encoders, nrd_bls_request_released, f, &r);
 
     if (!err && scaled) {
-        t = nrd_bls_tensor_of(scaled);
-        err = nrd_bls_add_input(r, step, "IMAGE", &t);
+        err = nrd_bls_add_input(r, step, "IMAGE", scaled);
     }
-    if (!err && nrd_bls_find_output(f->pre, "IMAGES", &t)) {
+    if (!err && nrd_tb_inner_find(f->pre, "IMAGES", &t)) {
         err = nrd_bls_add_input(r, step, "image_files", &t);
     }
-    if (!err && nrd_bls_find_output(f->pre, "IS_VIDEO_INPUT", &t)) {
+    if (!err && nrd_tb_inner_find(f->pre, "IS_VIDEO_INPUT", &t)) {
         err = nrd_bls_add_input(r, step, "is_video_input", &t);
     }
     err = nrd_bls_inner_send(f, r, err);
@@ -245,8 +244,7 @@ static TRITONSERVER_Error *start_pre(bls_flow *f)
     for (size_t i = 0; !err && nrd_bls_to_pre[i].from; i++) {
         const nrd_tb_tensor *in = nrd_tb_find(&f->inputs, nrd_bls_to_pre[i].from);
         if (in && nrd_tb_config_has_input(step, nrd_bls_to_pre[i].to)) {
-            tensor t = nrd_bls_tensor_of(in);
-            err = nrd_bls_add_input(r, step, nrd_bls_to_pre[i].to, &t);
+            err = nrd_bls_add_input(r, step, nrd_bls_to_pre[i].to, in);
         }
     }
     return nrd_bls_inner_send(f, r, err);

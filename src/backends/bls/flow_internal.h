@@ -11,16 +11,6 @@
 #include "backends/bls/drafts.h"
 #include "backends/bls/flow.h"
 
-/* A tensor on its way from one model to the next; everything is borrowed. */
-typedef struct tensor {
-    const char *name;
-    TRITONSERVER_DataType dtype;
-    const int64_t *shape;
-    uint64_t n_dims;
-    const void *data;
-    size_t bytes;
-} tensor;
-
 typedef struct answer { /* of tensorrt_llm, waiting for its text */
     struct answer *next;
     TRITONSERVER_InferenceResponse *response;
@@ -69,9 +59,7 @@ void nrd_bls_request_over(bls_flow *f, TRITONSERVER_InferenceRequest *r);
 void nrd_bls_request_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *user);
 /* In the shape that the step declares. Borrows t->data until the request is released. */
 TRITONSERVER_Error *nrd_bls_add_input(TRITONSERVER_InferenceRequest *r, const nrd_tb_config *step,
-                                      const char *name, const tensor *t);
-tensor nrd_bls_tensor_of(const nrd_tb_tensor *t);
-bool nrd_bls_find_output(TRITONSERVER_InferenceResponse *r, const char *name, tensor *out);
+                                      const char *name, const nrd_tb_tensor *t);
 
 /* ---- requests.c ---- */
 

@@ -82,29 +82,14 @@ void nrd_bls_request_released(TRITONSERVER_InferenceRequest *request, const uint
 }
 
 TRITONSERVER_Error *nrd_bls_add_input(TRITONSERVER_InferenceRequest *r, const nrd_tb_config *step,
-                                     const char *name, const tensor *t)
+                                     const char *name, const nrd_tb_tensor *t)
 {
     int64_t shape[NRD_TB_MAX_DIMS];
-    uint32_t n_dims = nrd_bls_wire_shape(step, name, t->shape, (uint32_t)t->n_dims, shape);
+    uint32_t n_dims = nrd_bls_wire_shape(step, name, t->shape, t->n_dims, shape);
 
     NRD_TB_TRY(TRITONSERVER_InferenceRequestAddInput(r, name, t->dtype, shape, n_dims));
     return TRITONSERVER_InferenceRequestAppendInputData(r, name, t->data, t->bytes,
                                                         TRITONSERVER_MEMORY_CPU, 0);
-}
-
-tensor nrd_bls_tensor_of(const nrd_tb_tensor *t)
-{
-    return (tensor){t->name, t->dtype, t->shape, t->n_dims, t->data, t->bytes};
-}
-
-bool nrd_bls_find_output(TRITONSERVER_InferenceResponse *r, const char *name, tensor *out)
-{
-    nrd_tb_tensor t;
-    const bool found = nrd_tb_inner_find(r, name, &t);
-    if (found) {
-        *out = nrd_bls_tensor_of(&t);
-    }
-    return found;
 }
 
 TRITONSERVER_Error *nrd_bls_inner_new(bls_flow *f, const char *model,

@@ -53,14 +53,14 @@ void nrd_bls_answer_free(answer *a)
     free(a);
 }
 
-static TRITONSERVER_Error *forward(bls_flow *f, TRITONBACKEND_Response *t, const tensor *from,
+static TRITONSERVER_Error *forward(bls_flow *f, TRITONBACKEND_Response *t, const nrd_tb_tensor *from,
                                    const char *name)
 {
     void *out;
     if (!nrd_tb_wants(f->request, name)) {
         return NULL;
     }
-    NRD_TB_TRY(nrd_tb_output(t, name, from->dtype, from->shape, (uint32_t)from->n_dims, from->bytes,
+    NRD_TB_TRY(nrd_tb_output(t, name, from->dtype, from->shape, from->n_dims, from->bytes,
                              &out));
     if (from->bytes) {
         memcpy(out, from->data, from->bytes);
@@ -95,19 +95,19 @@ void nrd_bls_flow_answer(bls_flow *f, answer *a)
 }
 
 /* An output of the answer; with drafts some are of all steps together. */
-static bool answer_output(const bls_flow *f, const answer *a, const char *name, tensor *out)
+static bool answer_output(const bls_flow *f, const answer *a, const char *name, nrd_tb_tensor *out)
 {
     return (f->drafts && nrd_bls_drafts_output(f->drafts, name, out)) ||
-           nrd_bls_find_output(a->response, name, out);
+           nrd_tb_inner_find(a->response, name, out);
 }
 
 static void send_text(bls_flow *f, const answer *a, TRITONSERVER_InferenceResponse *post)
 {
     TRITONBACKEND_Response *t = NULL;
-    tensor text, extra;
+    nrd_tb_tensor text, extra;
     TRITONSERVER_Error *err = TRITONBACKEND_ResponseNewFromFactory(&t, f->factory);
 
-    if (!err && !nrd_bls_find_output(post, "OUTPUT", &text)) {
+    if (!err && !nrd_tb_inner_find(post, "OUTPUT", &text)) {
         err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "postprocessing gave no OUTPUT");
     }
     if (!err) {
@@ -168,20 +168,20 @@ static TRITONSERVER_Error *start_post(bls_flow *f, const answer *a)
 {
     TRITONSERVER_InferenceRequest *r = NULL;
     const nrd_tb_config *step = f->steps[NRD_BLS_POST];
-    tensor ids, lengths, t;
+    nrd_tb_tensor ids, lengths, t;
     TRITONSERVER_Error *err = nrd_bls_inner_new(f, "postprocessing", on_post, nrd_bls_request_released, f, &r);
 
-    if (!err && (!nrd_bls_find_output(a->response, "output_ids", &ids) ||
-                 !nrd_bls_find_output(a->response, "sequence_length", &lengths))) {
+    if (!err && (!nrd_tb_inner_find(a->response, "output_ids", &ids) ||
+                 !nrd_tb_inner_find(a->response, "sequence_length", &lengths))) {
         err = nrd_tb_errorf(TRITONSERVER_ERROR_INTERNAL, "%s gave no output_ids or sequence_length",
                             f->model->llm_name);
     }
     if (!err && a->ids) {
         ids.shape = a->shape;
-        ids.data = a->ids;
+        ids.data = (const void *)a->ids;
         ids.bytes = (size_t)a->length * sizeof *a->ids;
         lengths.shape = a->length_shape;
-        lengths.data = &a->length;
+        lengths.data = (const void *)&a->length;
     }
     if (!err) {
         err = nrd_bls_add_input(r, step, "TOKENS_BATCH", &ids);
@@ -190,7 +190,7 @@ static TRITONSERVER_Error *start_post(bls_flow *f, const answer *a)
         err = nrd_bls_add_input(r, step, "SEQUENCE_LENGTH", &lengths);
     }
     if (!err && !a->ids && nrd_tb_config_has_input(step, "STREAM_STATE") &&
-        nrd_bls_find_output(a->response, "stream_state", &t)) {
+        nrd_tb_inner_find(a->response, "stream_state", &t)) {
         err = nrd_bls_add_input(r, step, "STREAM_STATE", &t);
     }
     for (size_t i = 0; !err && i < COUNT(llm_to_post); i++) {

@@ -68,14 +68,6 @@ const char *nrd_bls_map_name(const nrd_bls_map_row *map, size_t n, const char *f
     return NULL;
 }
 
-static TRITONSERVER_Error *get_output(TRITONSERVER_InferenceResponse *r, uint32_t i, tensor *t)
-{
-    nrd_tb_tensor out;
-    NRD_TB_TRY(nrd_tb_inner_output(r, i, &out));
-    *t = nrd_bls_tensor_of(&out);
-    return NULL;
-}
-
 static bool is_among(const char *name, const char *const *list, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -104,12 +96,12 @@ TRITONSERVER_Error *nrd_bls_add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceRe
                                            const char *const *skip, size_t n_skip)
 {
     const nrd_tb_config *step = f->steps[which];
-    tensor t;
+    nrd_tb_tensor t;
     uint32_t n = 0;
 
     NRD_TB_TRY(TRITONSERVER_InferenceResponseOutputCount(f->pre, &n));
     for (uint32_t i = 0; i < n; i++) {
-        NRD_TB_TRY(get_output(f->pre, i, &t));
+        NRD_TB_TRY(nrd_tb_inner_output(f->pre, i, &t));
         const char *name = nrd_bls_map_name(pre_to_llm, COUNT(pre_to_llm), t.name);
         const bool is_seen = f->seen && !strcmp(t.name, "IMAGES"); /* they come as rows */
         if (name && !is_seen && nrd_tb_config_has_input(step, name) && !is_among(name, skip, n_skip)) {
@@ -117,7 +109,7 @@ TRITONSERVER_Error *nrd_bls_add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceRe
         }
     }
     for (size_t i = 0; i < COUNT(encoders_to_llm) && f->seen; i++) {
-        if (nrd_bls_find_output(f->seen, encoders_to_llm[i].from, &t)) {
+        if (nrd_tb_inner_find(f->seen, encoders_to_llm[i].from, &t)) {
             NRD_TB_TRY(nrd_bls_add_input(r, step, encoders_to_llm[i].to, &t));
         }
     }
@@ -126,8 +118,7 @@ TRITONSERVER_Error *nrd_bls_add_llm_inputs(bls_flow *f, TRITONSERVER_InferenceRe
         bool goes = name && !is_among(name, skip, n_skip) &&
                     (which == NRD_BLS_LLM || nrd_tb_config_has_input(step, name));
         if (goes) {
-            t = nrd_bls_tensor_of(&f->inputs.t[i]);
-            NRD_TB_TRY(nrd_bls_add_input(r, step, name, &t));
+            NRD_TB_TRY(nrd_bls_add_input(r, step, name, &f->inputs.t[i]));
         }
     }
     return NULL;
