@@ -46,51 +46,38 @@ void nrd_http_on_model_ready(void *user, nrd_http_request *req, const nrd_http_r
     }
 }
 
-/* The version in the path; false: it is none, and the reply says so. */
-static bool version_of(nrd_http_request *req, const nrd_http_route *route, int64_t *out)
+typedef TRITONSERVER_Error *ask_fn(TRITONSERVER_Server *server, const char *model, int64_t version, TRITONSERVER_Message **out);
+
+static void answer_about(void *user, nrd_http_request *req, const nrd_http_route *route, ask_fn *ask)
 {
-    nrd_error *err = nrd_http_parse_version(route->version, out);
+    nrd_http_api *api = user;
+    TRITONSERVER_Message *m = NULL;
+    int64_t version;
+    nrd_error *err = nrd_http_parse_version(route->version, &version);
     if (err) {
         nrd_http_fail(req, err);
+        return;
     }
-    return !err;
+    TRITONSERVER_Error *e = ask(api->server, route->model ? route->model : "", version, &m);
+    nrd_http_reply_message(req, e, m);
+}
+
+static TRITONSERVER_Error *config_of(TRITONSERVER_Server *server, const char *model, int64_t version, TRITONSERVER_Message **out)
+{
+    return TRITONSERVER_ServerModelConfig(server, model, version, 1, out);
 }
 
 void nrd_http_on_model(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
-    nrd_http_api *api = user;
-    TRITONSERVER_Message *m = NULL;
-    int64_t version;
-    if (!version_of(req, route, &version)) {
-        return;
-    }
-    TRITONSERVER_Error *e =
-        TRITONSERVER_ServerModelMetadata(api->server, route->model, version, &m);
-    nrd_http_reply_message(req, e, m);
+    answer_about(user, req, route, TRITONSERVER_ServerModelMetadata);
 }
 
 void nrd_http_on_config(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
-    nrd_http_api *api = user;
-    TRITONSERVER_Message *m = NULL;
-    int64_t version;
-    if (!version_of(req, route, &version)) {
-        return;
-    }
-    TRITONSERVER_Error *e =
-        TRITONSERVER_ServerModelConfig(api->server, route->model, version, 1, &m);
-    nrd_http_reply_message(req, e, m);
+    answer_about(user, req, route, config_of);
 }
 
 void nrd_http_on_stats(void *user, nrd_http_request *req, const nrd_http_route *route)
 {
-    nrd_http_api *api = user;
-    TRITONSERVER_Message *m = NULL;
-    int64_t version;
-    if (!version_of(req, route, &version)) {
-        return;
-    }
-    TRITONSERVER_Error *e = TRITONSERVER_ServerModelStatistics(
-        api->server, route->model ? route->model : "", version, &m);
-    nrd_http_reply_message(req, e, m);
+    answer_about(user, req, route, TRITONSERVER_ServerModelStatistics);
 }
