@@ -13,6 +13,7 @@
 #include "device/cpu/comm.h"
 
 #include "base/mem.h"
+#include "base/spin.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -122,15 +123,6 @@ static float *room(const nrd_comm *c, uint32_t seq, int32_t rank)
 
 /* ---- the exchange ---- */
 
-static inline void pause_cpu(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#else
-    atomic_signal_fence(memory_order_seq_cst);
-#endif
-}
-
 static void sleep_for(nrd_comm *c, _Atomic uint32_t *at, uint32_t seq)
 {
     const struct timespec most = {0, SLEEP_MS * 1000000};
@@ -149,7 +141,7 @@ static bool wait_for(nrd_comm *c, rank_mark *mark, uint32_t seq)
     _Atomic uint32_t *at = &mark->n;
     for (int spins = 0; (int32_t)(atomic_load_explicit(at, memory_order_acquire) - seq) < 0; spins++) {
         if (spins < SPINS) {
-            pause_cpu();
+            nrd_spin_pause();
             continue;
         }
         if (atomic_load_explicit(&c->head->stop, memory_order_relaxed)) {

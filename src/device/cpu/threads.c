@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/numa.h"
+#include "base/spin.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -49,15 +50,6 @@ static void futex_wake_all(_Atomic uint32_t *at)
     syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-static inline void pause_cpu(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#else
-    atomic_signal_fence(memory_order_seq_cst);
-#endif
-}
-
 /* Waits until *at differs from `old` (until_target: until it has reached `old`). */
 static uint32_t wait_for(nrd_threads *p, _Atomic uint32_t *at, uint32_t old, int until_target)
 {
@@ -69,7 +61,7 @@ static uint32_t wait_for(nrd_threads *p, _Atomic uint32_t *at, uint32_t old, int
             return v;
         }
         if (i < p->spins) {
-            pause_cpu();
+            nrd_spin_pause();
             continue;
         }
         atomic_fetch_add(&p->sleepers, 1); /* before the last look: the waker looks after its write */

@@ -9,6 +9,7 @@
 #include "executor/ranks/segment.h"
 
 #include "base/mem.h"
+#include "base/spin.h"
 #include "device/device.h"
 
 #include <errno.h>
@@ -250,9 +251,7 @@ static bool wait_for(nrd_segment *s, _Atomic uint32_t *at, uint32_t n)
             return false;
         }
         if (spins < SPINS) {
-#if defined(__x86_64__) || defined(__i386__)
-            __builtin_ia32_pause();
-#endif
+            nrd_spin_pause();
             continue;
         }
         atomic_fetch_add(&s->at->sleepers, 1); /* before the last look: the waker looks after its write */
