@@ -232,6 +232,19 @@ def test_a_map_beside_the_model_says_what_quanto_made(kind, kept, tmp_path):
     check_numbers(tmp_path, meant, 2e-2 if kept == "q4_1" else 1e-4)
 
 
+def test_columns_that_torchao_adds_are_left_out(tmp_path):
+    """Its tiles have a multiple of 1,024 columns, whatever the matrix has."""
+    def change(tensors, fields):
+        for name in [name for name in tensors if name.endswith("_weight_qdata")]:
+            scales = name.replace("qdata", "scale_and_zero")
+            more = (-tensors[name].shape[1] * 128 % 1024) // 128
+            tensors[name] = np.pad(tensors[name], ((0, 0), (0, more), (0, 0), (0, 0)), constant_values=7)
+            tensors[scales] = np.pad(tensors[scales], ((0, more), (0, 0), (0, 0)), constant_values=3)
+    meant = write(tmp_path / "q", "torchao-tiles", change, dtype="float32")
+    assert types_of(tmp_path / "q")[f"{LAYER}.weight"] == "q4_1"
+    check_numbers(tmp_path, meant, 2e-2)
+
+
 @pytest.mark.parametrize("kind, change, message", [
     ("qint4", lambda t, m: m[LAYER].update(weights="qint3"), f"'{LAYER}' has weights 'qint3'; known with groups: qint4, qint2"),
     ("qint4", lambda t, m: m.pop(LAYER), f"quanto_qmap.json: '{LAYER}' has weights '"),

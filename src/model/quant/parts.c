@@ -33,6 +33,27 @@ nrd_error *nrd_quant_int(const nrd_json *config, const char *key, int64_t fallba
     return NULL;
 }
 
+int64_t nrd_quant_columns_by_name(nrd_quant *q, const char *stem)
+{
+    static const char *const of_state[] = {".q_proj", ".k_proj", ".v_proj", ".qkv_proj", ".gate_proj", ".up_proj", ".gate_up_proj"};
+    const nrd_json *text = nrd_json_get(q->settings.model, "text_config");
+    const nrd_json *c = nrd_json_is(text, NRD_JSON_OBJECT) ? text : q->settings.model;
+    const int64_t hidden = nrd_json_get_int(c, "hidden_size", 0), heads = nrd_json_get_int(c, "num_attention_heads", 0);
+    const int64_t inter = nrd_json_get_int(c, "intermediate_size", 0);
+    const int64_t head_dim = nrd_json_get_int(c, "head_dim", heads > 0 ? hidden / heads : 0);
+    int64_t cols = !strcmp(stem, "lm_head") ? hidden : 0;
+
+    for (size_t i = 0; i < sizeof of_state / sizeof of_state[0]; i++) {
+        cols = nrd_str_has_suffix(stem, of_state[i]) ? hidden : cols;
+    }
+    if (nrd_str_has_suffix(stem, ".o_proj") && heads > 0 && heads < INT32_MAX && head_dim > 0 && head_dim < INT32_MAX) {
+        cols = heads * head_dim;
+    } else if (nrd_str_has_suffix(stem, ".down_proj")) {
+        cols = strstr(stem, ".experts.") ? nrd_json_get_int(c, "moe_intermediate_size", inter) : inter;
+    }
+    return cols > 0 && cols <= INT32_MAX ? cols : 0;
+}
+
 /* ---- parts ---- */
 
 nrd_src_tensor *nrd_quant_find(const nrd_quant *q, const char *name)

@@ -184,6 +184,8 @@ nrd_error *nrd_quant_spread(nrd_quant_weight *w, nrd_dtype dtype, const nrd_quan
 nrd_error *nrd_quant_check_order(nrd_quant_weight *w) NRD_MUST_USE;
 /* `stem``suffix`, plain floats [cols], where it is there, as w->columns; cols is known. */
 nrd_error *nrd_quant_columns(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w) NRD_MUST_USE;
+/* How many columns a module's weight has by its name, as Llama's files call it, and config.json; 0: not known. */
+int64_t nrd_quant_columns_by_name(nrd_quant *q, const char *stem);
 /* [1, n] becomes [n]. */
 void nrd_quant_flatten(nrd_src_tensor *t);
 /* One number of a plain float type, above 0. */

@@ -35,38 +35,13 @@ static nrd_scale_and_min affine_of(const nrd_quant_weight *w, int64_t row, int64
     return (nrd_scale_and_min){scale, is_whole ? -scale * ((const int8_t *)w->zeros.data)[i] : -nrd_quant_element(&w->zeros, i)};
 }
 
-/* What a module's input is, by its name. */
-static nrd_error *columns_of(const nrd_json *c, const char *stem, int64_t *out)
-{
-    static const char *const of_state[] = {".q_proj", ".k_proj", ".v_proj", ".qkv_proj", ".gate_proj", ".up_proj", ".gate_up_proj"};
-    const nrd_json *text = nrd_json_get(c, "text_config");
-    const nrd_json *o = nrd_json_is(text, NRD_JSON_OBJECT) ? text : c;
-    const int64_t hidden = nrd_json_get_int(o, "hidden_size", 0), heads = nrd_json_get_int(o, "num_attention_heads", 0);
-    const int64_t inter = nrd_json_get_int(o, "intermediate_size", 0);
-    const int64_t head_dim = nrd_json_get_int(o, "head_dim", heads > 0 ? hidden / heads : 0);
-
-    *out = !strcmp(stem, "lm_head") ? hidden : 0;
-    for (size_t i = 0; i < sizeof of_state / sizeof of_state[0]; i++) {
-        *out = nrd_str_has_suffix(stem, of_state[i]) ? hidden : *out;
-    }
-    if (nrd_str_has_suffix(stem, ".o_proj") && heads > 0 && heads < INT32_MAX && head_dim > 0 && head_dim < INT32_MAX) {
-        *out = heads * head_dim;
-    } else if (nrd_str_has_suffix(stem, ".down_proj")) {
-        *out = nrd_json_get_int(o, strstr(stem, ".experts.") ? "moe_intermediate_size" : "intermediate_size", inter);
-    }
-    return *out > 0 && *out <= INT32_MAX
-               ? NULL
-               : nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' of quanto: how many columns its groups are of is not known; known are q_proj, k_proj, v_proj, "
-                            "qkv_proj, o_proj, gate_proj, up_proj, gate_up_proj, down_proj and lm_head, by config.json", stem);
-}
-
 /* Groups; codes and scales were taken. */
 static nrd_error *weight_groups(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
     const nrd_quant_settings *s = nrd_quant_settings_of(q);
     const nrd_json *type = nrd_json_get(nrd_json_get(s->layers, stem), "weights");
     const int64_t groups = w->scales.dims[0], each = w->codes.dims[1];
-    int64_t cols;
+    const int64_t cols = nrd_quant_columns_by_name(q, stem);
 
     NRD_TRY(nrd_quant_take(q, stem, PART "shift", w, &w->zeros));
     w->bits = !strcmp(nrd_json_str(type, ""), "qint4") ? 4 : !strcmp(nrd_json_str(type, ""), "qint2") ? 2 : 0;
@@ -74,7 +49,10 @@ static nrd_error *weight_groups(nrd_quant *q, const char *stem, nrd_quant_weight
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "quanto_qmap.json: '%s' has weights '%s'; known with groups: qint4, qint2", stem,
                           nrd_json_str(type, nrd_json_type_name(type)));
     }
-    NRD_TRY(columns_of(s->model, stem, &cols));
+    if (!cols) {
+        return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' of quanto: how many columns its groups are of is not known; known are q_proj, k_proj, v_proj, "
+                          "qkv_proj, o_proj, gate_proj, up_proj, gate_up_proj, down_proj and lm_head, by config.json", stem);
+    }
     if (w->codes.n_dims != 2 || each < 1 || groups < 1 || each > INT32_MAX || groups > INT32_MAX || cols % each || groups % (cols / each)) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s': %lld groups of %lld columns do not fill rows of %lld", w->codes.name, (long long)groups,
                           (long long)each, (long long)cols);

@@ -7,7 +7,8 @@
  *                                  floats [groups, out]: a number is code * scale + zero
  *   _weight_qdata I32 [out / 8, in / (16 t), 32, t / 2]   Int4TilePackedTo4dTensor, t is 2, 4 or 8: codes of 4 bits as the tensor cores' m16n8k16
  *                                  wants its second matrix, two tiles of 16 columns a word; _weight_scale_and_zero floats [groups, out, 2]:
- *                                  a number is (code - 8) * scale + zero. Columns that fill 1,024 up are not told from others
+ *                                  a number is (code - 8) * scale + zero. Columns are filled up to 1,024; how many there were is told by the
+ *                                  module's name and config.json
  * _weight_act_pre_scale multiplies the input. What is packed for other kernels is refused.
  * Source: torchao 0.18, prototype/safetensors and quantization/quantize_/workflows; pack_int4 of FBGEMM; int4mm.cu of PyTorch. */
 #include "model/quant/quant.h"
@@ -69,7 +70,7 @@ static nrd_error *weight_int4(nrd_quant *q, const char *stem, nrd_quant_weight *
 
 /* ---- Int4TilePackedTo4dTensor ---- */
 
-enum { LANES = 32, TILE_ROWS = 8, TILE_COLS = 16 };
+enum { LANES = 32, TILE_ROWS = 8, TILE_COLS = 16, PADDING = 1024 };
 
 /* A word has eight numbers of a row: columns c, c + 1, c + 8 and c + 9 of a tile and of the next one, where lane 4 * row + c / 2 has it. */
 static void codes_tiles(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
@@ -116,10 +117,15 @@ static nrd_error *weight_tiles(nrd_quant *q, const char *stem, nrd_quant_weight 
     if (w->scales.n_dims != 3 || w->scales.dims[2] != 2) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has %d dimensions, expected [groups, out, 2]", w->scales.name, w->scales.n_dims);
     }
+    const int64_t cols = nrd_quant_columns_by_name(q, stem), padded = w->cols, groups = w->n_groups;
     flat = w->scales;
     flat.n_dims = 2;
     flat.dims[1] = w->scales.dims[1] > INT32_MAX ? 0 : 2 * w->scales.dims[1];
-    return nrd_quant_shape(&flat, NRD_DTYPE_NONE, w->n_groups, 2 * w->rows);
+    if (cols > 0 && cols < padded && cols + PADDING > padded && cols % w->group == 0) {
+        w->cols = cols;
+        NRD_TRY(nrd_quant_groups(w, w->group));
+    }
+    return nrd_quant_shape(&flat, NRD_DTYPE_NONE, groups, 2 * w->rows);
 }
 
 /* ---- the others ---- */
