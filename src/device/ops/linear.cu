@@ -6,9 +6,8 @@
  *   few rows on Hopper                    linear_skinny.cu, one launch for all parts (F8 up to 16, wide ones and
  *                                         those whose tiles of 64 rows run at once up to 32, 16-bit up to 8)
  *   types that only GPUs multiply         few rows, or deterministic: linear_packed.cu. More, on Hopper: F8_B128 by the library's products
- *                                         of blocks, x quantized in front of them, or, from 1,537 rows on and in blocks of 128 x 128, by
- *                                         linear_f8_blocks.cu; what both refuse, and the others, as bf16 in scratch memory, a
- *                                         piece of W after the other
+ *                                         of blocks, x quantized in front of them; what it refuses, and the others, as bf16 in
+ *                                         scratch memory, a piece of W after the other
  *   deterministic                         the same in slices of 64 rows, one tile shape for all
  *   everything else                       cuBLASLt, a call for each run of parts that lie side by side
  *                                         in memory, then bias and softcap in one pass
@@ -334,18 +333,8 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
             }
             NRD_TRY(nrd_cuda_linear_packed(s, a, i, to, !fused));
         } else if (is_packed_layout(a->w[i]->layout)) {
-            bool done = false;
-            while (to < a->n_parts && same_packed(a->w[i], a->w[to])) {
-                to++;
-            }
-            if (a->w[i]->dtype == NRD_DTYPE_F8_B128) {
-                NRD_TRY(nrd_cuda_linear_f8_blocks(s, a, i, to, &done));
-            }
-            if (!done) {
-                const lt_problem p = problem_at(a, i, col, y_cols);
-                NRD_TRY(packed_product(s, a, &p, i));
-                to = i + 1;
-            }
+            const lt_problem p = problem_at(a, i, col, y_cols);
+            NRD_TRY(packed_product(s, a, &p, i));
         } else {
             lt_problem p = problem_at(a, i, col, y_cols);
             p.m = a->w[i]->rows;

@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * linear_f8_blocks: y = x W^T for F8 weights in blocks of 128 x 128 and many rows of x, which are rounded to F8 in groups of 1 x 128 in front of it,
- * or for sorted pairs and their experts; Hopper. The kernel: linear_f8_blocks.cuh.
+ * linear_f8_blocks: y = x W^T for F8 weights of experts in blocks of 128 x 128 and sorted pairs, whose rows of x are rounded to F8 in groups of
+ * 1 x 128 in front of it; Hopper. The kernel: linear_f8_blocks.cuh.
  * Shapes    x [n, K] bf16, K a multiple of 128; W up to 4 parts; y bf16.
- * Work      As many tokens at a time as scratch memory has room for: a kernel rounds them, then one launch for all parts. Of the two tiles
- *           a product takes the one that needs less time: rounds of all multiprocessors times what a tile takes.
+ * Work      As many tiles of pairs at a time as scratch memory has room for: a kernel rounds them, then one launch for all parts.
  */
 #include "device/ops/linear_f8_blocks.cuh"
 #include "device/ops/packed.cuh"
 
 #include <algorithm>
-
-typedef f8_blocks_shape<256, false> f8_blocks_large;
-typedef f8_blocks_shape<128, false> f8_blocks_small;
-typedef f8_blocks_shape<256, true> f8_blocks_experts;
-
-/* Tokens up to which the library's product of blocks is faster, or was not compared. */
-enum { FEW_TOKENS = 1536, PAIR = f8_blocks_large::TOKENS * f8_blocks_large::CLUSTER };
 
 /* The map of rows of y for what a warp stores at a time. */
 static bool y_map(const cuda_device *dev, CUtensorMap *map, void *y, int64_t tokens, int64_t rows, int64_t stride)
@@ -31,50 +23,32 @@ static bool y_map(const cuda_device *dev, CUtensorMap *map, void *y, int64_t tok
 struct f8_blocks_parts {
     const nrd_weight *const *w;
     int n;
-    int64_t n_experts; /* whose matrices are stacked; 1 without */
+    int64_t n_experts; /* whose matrices are stacked */
 };
 
-/* Tiles of so many rows of W, of one expert. */
-static int64_t tiles_of(const f8_blocks_parts &w, int n_parts, int rows)
+/* Tiles of rows of W, of one expert. */
+static int64_t tiles_of(const f8_blocks_parts &w, int n_parts)
 {
     int64_t tiles = 0;
     for (int i = 0; i < n_parts; i++) {
-        tiles += (w.w[i]->rows / w.n_experts + rows - 1) / rows;
+        tiles += (w.w[i]->rows / w.n_experts + f8_blocks::ROWS - 1) / f8_blocks::ROWS;
     }
     return tiles;
 }
 
-/* p without what depends on the tile. `groups`: of as many tiles of tokens as a cluster has. */
-template <typename S>
-static nrd_error *f8_blocks_launch(nrd_stream *s, f8_blocks_params p, const f8_blocks_parts &w, int64_t groups, bool *done)
+/* `tiles`: of pairs. */
+static nrd_error *f8_blocks_launch(nrd_stream *s, f8_blocks_params p, const f8_blocks_parts &w, int64_t tiles, bool *done)
 {
     *done = true;
     for (int i = 0; i < w.n; i++) {
-        *done = *done && tma_map(s->dev, &p.w[i], NRD_DTYPE_F8_E4M3, w.w[i]->data, w.w[i]->rows, w.w[i]->cols, S::ROWS / S::CLUSTER);
-        p.tile_end[i] = (int32_t)tiles_of(w, i + 1, S::ROWS);
+        *done = *done && tma_map(s->dev, &p.w[i], NRD_DTYPE_F8_E4M3, w.w[i]->data, w.w[i]->rows, w.w[i]->cols, f8_blocks::ROWS);
+        p.tile_end[i] = (int32_t)tiles_of(w, i + 1);
     }
     if (!*done) {
         return NULL;
     }
-    const int64_t all = tiles_of(w, w.n, S::ROWS) * groups;
-    const dim3 grid((unsigned)(std::min<int64_t>(s->dev->n_sm / S::CLUSTER, all) * S::CLUSTER));
-    return launch_cluster(s, f8_blocks_kernel<S>, dim3(S::CLUSTER), grid, dim3(S::THREADS), S::SMEM, p);
-}
-
-/* Time of a product with these tiles, in any unit; `tile` that of one tile and 128 columns. */
-template <typename S> static double f8_blocks_time(const nrd_stream *s, const f8_blocks_parts &w, int64_t pairs, double tile)
-{
-    const int64_t all = tiles_of(w, w.n, S::ROWS) * pairs, at_once = s->dev->n_sm / S::CLUSTER;
-    return (double)((all + at_once - 1) / at_once) * tile;
-}
-
-static nrd_error *f8_blocks_run(nrd_stream *s, const f8_blocks_params &p, const f8_blocks_parts &w, bool *done)
-{
-    const int64_t pairs = (p.n_tokens + PAIR - 1) / PAIR;
-
-    return f8_blocks_time<f8_blocks_large>(s, w, pairs, 1.0) <= f8_blocks_time<f8_blocks_small>(s, w, pairs, 0.6)
-               ? f8_blocks_launch<f8_blocks_large>(s, p, w, pairs, done)
-               : f8_blocks_launch<f8_blocks_small>(s, p, w, pairs, done);
+    const dim3 grid((unsigned)std::min<int64_t>(s->dev->n_sm, tiles_of(w, w.n) * tiles));
+    return launch_cluster(s, f8_blocks_kernel, dim3(1), grid, dim3(f8_blocks::THREADS), f8_blocks::SMEM, p);
 }
 
 /* Whether the kernel can take them, and bulk stores can write to y, rows `stride` numbers apart. */
@@ -106,8 +80,6 @@ static bool params_of(f8_blocks_params *p, const nrd_stream *s, const f8_blocks_
     }
     p->n_parts = w.n;
     p->k_steps = (int32_t)steps;
-    p->n_tokens = (int32_t)n;
-    p->group = 4096 / PAIR;
     p->scale_pitch = (int32_t)round_up4(steps);
     p->y_stride = stride;
     return fit;
@@ -177,39 +149,6 @@ static int64_t most_tiles(int64_t cols)
     return (int64_t)(SPLIT_WS_BYTES / (size_t)(128 * (cols + cols / 128 * 4)));
 }
 
-nrd_error *nrd_cuda_linear_f8_blocks(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool *done)
-{
-    const f8_blocks_parts w = {a->w + from, to - from, 1};
-    const int64_t cols = a->w[from]->cols, most = most_tiles(cols) / 2 * PAIR;
-    int64_t ldy = 0, col = 0;
-
-    for (int i = 0; i < a->n_parts; i++) {
-        col += i < from ? a->w[i]->rows : 0;
-        ldy += a->w[i]->rows;
-    }
-    char *const y = (char *)a->y + col * 2;
-    *done = false;
-    if (a->n_tokens <= FEW_TOKENS || most == 0 || a->y_dtype != NRD_DTYPE_BF16 || !parts_fit(s, w, a->x, y, ldy)) {
-        return NULL;
-    }
-    NRD_TRY(nrd_cuda_stream_scratch(s));
-    for (int64_t t = 0; t < a->n_tokens; t += most) {
-        const int64_t n = std::min<int64_t>(most, a->n_tokens - t);
-        f8_blocks_rows rows = {};
-        f8_blocks_params p;
-        if (!params_of(&p, s, w, y + t * ldy * 2, n, ldy)) {
-            return NULL;
-        }
-        rows.n = (int)n;
-        NRD_TRY(f8_blocks_quantize(s, (const bf16 *)a->x + t * cols, rows, (n + PAIR - 1) / PAIR * 2, &p));
-        NRD_TRY(f8_blocks_run(s, p, w, done));
-        if (!*done) {
-            return NULL;
-        }
-    }
-    return NULL;
-}
-
 nrd_error *nrd_cuda_moe_linear_f8_blocks(nrd_stream *s, const nrd_moe_linear_args *a, int from, int to, int64_t y_stride, int64_t y_off, bool *done)
 {
     const f8_blocks_parts w = {a->w + from, to - from, a->pairs.n_experts};
@@ -239,7 +178,7 @@ nrd_error *nrd_cuda_moe_linear_f8_blocks(nrd_stream *s, const nrd_moe_linear_arg
     for (int64_t t = 0; t < tiles; t += most) { /* tiles that there are not cost next to nothing */
         p.from_tile = rows.from_tile = (int32_t)t;
         NRD_TRY(f8_blocks_quantize(s, a->x, rows, most, &p));
-        NRD_TRY(f8_blocks_launch<f8_blocks_experts>(s, p, w, most, done));
+        NRD_TRY(f8_blocks_launch(s, p, w, most, done));
         if (!*done) {
             return NULL;
         }

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * linear_f8_blocks.cuh - products of F8 weights in blocks of 128 x 128 with F8 activations in groups of 1 x 128 on Hopper: the kernel.
+ * linear_f8_blocks.cuh - products of experts' F8 weights in blocks of 128 x 128 with F8 activations in groups of 1 x 128 on Hopper: the kernel.
  *
- * Shapes    x [tokens, K] E4M3 in the order of the operand (f8_blocks_quantize_kernel), a scale for each token and 128 columns; W parts
- *           [rows, K] E4M3, a scale for each block; y [tokens, all rows] bf16. K a multiple of 128, rows of 8, pointers aligned to 16 bytes.
- *           Experts: their matrices, of whole blocks, are stacked, and the rows of x sorted by expert, each expert's in tiles of their own.
- * Work      A tile is 128 tokens and ROWS rows of W. A block is two warpgroups of 64 tokens each and a thread that brings stages of 128
+ * Shapes    x [pairs, K] E4M3 in the order of the operand (f8_blocks_quantize_kernel), a scale for each pair and 128 columns; W parts
+ *           [rows, K] E4M3, a scale for each block; y [pairs, all rows] bf16. K a multiple of 128, rows of 8, pointers aligned to 16 bytes.
+ *           The matrices of the experts, of whole blocks, are stacked, and the rows of x sorted by expert, each expert's in tiles of their own.
+ * Work      A tile is 128 rows of x and 256 of W. A block is two warpgroups of 64 rows of x each and a thread that brings stages of 128
  *           columns. x is the left operand of wgmma and comes from registers, so that shared memory gives W alone. Each 128 columns are
  *           summed from zero, 64 rows of W at a time, and added to float32 registers times both scales; while one sum is added the next
- *           is made. Blocks walk over tiles; the two of a cluster have the same rows of W and neighbouring tokens, and each brings
- *           half of W to both. Tiles of the same W follow each other, in groups of tokens that fit the L2. Experts have clusters of one.
- * Bound     the tensor cores: 128 x 256 x 128 are 1,024 cycles of them. Adding takes a quarter of the issue slots meanwhile, and shared memory
- *           moves 125 bytes a cycle of its 128: what comes (48 KB), x once (16 KB), W for each warpgroup (64 KB). With x read by wgmma, 64
- *           rows at a time, it would be 172; with tiles of 128 x 128 it is 160. Experts with few rows of x: memory, W once.
- * Measured  NVIDIA H200, 2026-11-29: docs/performance/gpu-kernels.md. A layer of Llama-3.1-8B and 2,048 tokens, products alone, 790 to 820 us;
- *           without adding 700, int8 in sums of 256 columns 575: wgmma of 64 columns, more than adding, is what costs.
- * Tried     One step at a time, x of one step in registers: 3 % slower (experts have no registers for two). Tiles of 128 rows of W: 10 to 20 %
- *           slower where rounds are even. Results stored by a warpgroup instead of a warp, warpgroups in turns or not: no difference.
+ *           is made. Blocks walk over tiles, those of the same W after each other.
+ * Bound     memory, W once; with many rows of x the tensor cores: 128 x 256 x 128 are 1,024 cycles of them. Adding takes a quarter of the issue
+ *           slots meanwhile, and shared memory moves 125 bytes a cycle of its 128: what comes (48 KB), x once (16 KB), W for each warpgroup
+ *           (64 KB). With x read by wgmma, 64 rows at a time, it would be 172; with tiles of 128 x 128 it is 160.
+ * Measured  NVIDIA H200, 2026-11-29: docs/performance/gpu-kernels.md.
+ * Tried     One matrix and 2,048 tokens, in clusters of two that bring W to each other, with x of two steps in registers: 825 to 840 us a layer of
+ *           Llama-3.1-8B where the library takes 845, at 512 tokens 241 and 222, so the library has these. Without adding 700, int8 in sums of
+ *           256 columns 575. Sums of 128 rows of W, one at a time, the other warpgroup's products meanwhile: 844 to 847; the same in tiles of
+ *           128 rows of W: 938. Results stored by a warpgroup instead of a warp, warpgroups in turns or not: no difference.
  */
 #ifndef NRD_OPS_LINEAR_F8_BLOCKS_CUH
 #define NRD_OPS_LINEAR_F8_BLOCKS_CUH
@@ -30,12 +30,12 @@ struct f8_blocks_params {
     const float *x_scale;                   /* [tiles of 128 tokens][k_steps][128] */
     int32_t tile_end[NRD_LINEAR_MAX_PARTS]; /* tiles of rows, up to and with this part */
     int32_t rows[NRD_LINEAR_MAX_PARTS];
-    int32_t n_parts, k_steps, n_tokens, group, scale_pitch; /* k_steps: of 128 columns; group: pairs of tiles of tokens that are taken together */
-    const int32_t *first; /* experts: where the rows of x of each begin, [n_experts + 1]; their matrices are stacked */
+    int32_t n_parts, k_steps, scale_pitch; /* k_steps: of 128 columns */
+    const int32_t *first; /* where the rows of x of each expert begin, [n_experts + 1]; their matrices are stacked */
     int32_t n_experts, from_tile, n_tiles; /* tiles of tokens from from_tile on, up to n_tiles of them: those that lie at x */
     bf16 *y_rows[NRD_LINEAR_MAX_PARTS];
     int64_t y_stride;
-    int32_t add;                                            /* 0: sums begin from nothing, see wgmma_rs_f8_if */
+    int32_t add; /* 0: sums begin from nothing, see wgmma_rs_f8_if */
 };
 
 struct f8_blocks_tile {
@@ -45,28 +45,24 @@ struct f8_blocks_tile {
 
 enum { F8_BLOCKS_TOKENS = 128, F8_BLOCKS_X = F8_BLOCKS_TOKENS * 128 /* bytes of x of a tile and a step */ };
 
-template <int ROWS_, bool EXPERTS_> struct f8_blocks_shape {
-    static_assert(ROWS_ == 128 || ROWS_ == 256, "whole blocks of scales");
-    static constexpr bool EXPERTS = EXPERTS_;
-    static constexpr int TOKENS = F8_BLOCKS_TOKENS, ROWS = ROWS_, CLUSTER = EXPERTS ? 1 : 2, CHUNKS = ROWS / 64;
+struct f8_blocks {
+    static constexpr int TOKENS = F8_BLOCKS_TOKENS, ROWS = 256, CHUNKS = ROWS / 64;
     static constexpr int CONSUMERS = 256, THREADS = CONSUMERS + 128;
     static constexpr int AT_X = ROWS * 128, STAGE = AT_X + F8_BLOCKS_X, STAGES = 196608 / STAGE;
     static constexpr int LINE = 64, CHUNK_BYTES = 16 * LINE, CHUNKS_BEFORE = 2; /* a warp's 16 tokens x 32 rows on their way to memory */
     static constexpr int SCALES = TOKENS * 4, AT_SCALES = 256, AT_TABLE = AT_SCALES + STAGES * SCALES;
-    static constexpr int AT_STORE = (AT_TABLE + (EXPERTS ? NRD_MOE_MAX_EXPERTS * 4 : 0) + 1023) / 1024 * 1024;
+    static constexpr int AT_STORE = (AT_TABLE + NRD_MOE_MAX_EXPERTS * 4 + 1023) / 1024 * 1024;
     static constexpr int FRONT = AT_STORE + 8 * (CHUNKS_BEFORE + 1) * CHUNK_BYTES;
     static constexpr size_t SMEM = (size_t)1024 + FRONT + STAGES * STAGE;
 };
 
-template <typename S> struct f8_blocks_block : stage_ring<S::STAGES, S::STAGE, S::FRONT> {
+struct f8_blocks_block : stage_ring<f8_blocks::STAGES, f8_blocks::STAGE, f8_blocks::FRONT> {
     const f8_blocks_params &a;
     int32_t *const table; /* of each expert: tiles of tokens up to and with it */
-    const int rank;
-    int at; /* this cluster's next pair of tiles */
+    int at; /* this block's next tile */
 
     __device__ __forceinline__ f8_blocks_block(const f8_blocks_params &params, char *raw)
-        : stage_ring<S::STAGES, S::STAGE, S::FRONT>(raw), a(params), table((int32_t *)(this->front + S::AT_TABLE)), rank((int)cluster_rank()),
-          at((int)blockIdx.x / S::CLUSTER)
+        : stage_ring(raw), a(params), table((int32_t *)(front + f8_blocks::AT_TABLE)), at((int)blockIdx.x)
     {
     }
 
@@ -74,17 +70,15 @@ template <typename S> struct f8_blocks_block : stage_ring<S::STAGES, S::STAGE, S
     __device__ __forceinline__ void begin() const
     {
         if (threadIdx.x == 0) {
-            this->init(S::CLUSTER * 8); /* consuming warps of all blocks that the stage's rows go to */
+            init(8); /* consuming warps */
         }
         cluster_meet();
         pdl_wait();
         pdl_go();
-        if constexpr (S::EXPERTS) {
-            if (threadIdx.x < 32) {
-                count_pair_tiles(a.first, a.n_experts, S::TOKENS, table);
-            }
-            __syncthreads();
+        if (threadIdx.x < 32) {
+            count_pair_tiles(a.first, a.n_experts, f8_blocks::TOKENS, table);
         }
+        __syncthreads();
     }
 
     __device__ __forceinline__ int tiles_before(int expert) const
@@ -99,7 +93,7 @@ template <typename S> struct f8_blocks_block : stage_ring<S::STAGES, S::STAGE, S
     }
 
     /* Sets t->tokens, from and to, and w_row to the first of the expert's: as if there were one part. Returns the tile of rows, -1: there is none. */
-    __device__ __forceinline__ int next_of_experts(f8_blocks_tile *t, int columns) const
+    __device__ __forceinline__ int tile_of_next(f8_blocks_tile *t, int columns) const
     {
         int lo = 0, hi = a.n_experts - 1;
 
@@ -116,8 +110,8 @@ template <typename S> struct f8_blocks_block : stage_ring<S::STAGES, S::STAGE, S
         }
         const int before = tiles_here_before(lo), n = tiles_here_before(lo + 1) - before, i = at - before * columns;
         t->tokens = before + i % n;
-        t->from = a.first[lo] + (a.from_tile + t->tokens - tiles_before(lo)) * S::TOKENS;
-        t->to = min(a.first[lo + 1], t->from + S::TOKENS);
+        t->from = a.first[lo] + (a.from_tile + t->tokens - tiles_before(lo)) * f8_blocks::TOKENS;
+        t->to = min(a.first[lo + 1], t->from + f8_blocks::TOKENS);
         t->w_row = lo;
         return i / n;
     }
@@ -125,84 +119,64 @@ template <typename S> struct f8_blocks_block : stage_ring<S::STAGES, S::STAGE, S
     /* The next tile; false: there is none. Tokens behind the last are multiplied and not stored. */
     __device__ __forceinline__ bool next(f8_blocks_tile *t)
     {
-        constexpr int PAIR = S::TOKENS * S::CLUSTER;
-        const int columns = a.tile_end[a.n_parts - 1], pairs = (a.n_tokens + PAIR - 1) / PAIR;
-        int tile;
+        const int tile = tile_of_next(t, a.tile_end[a.n_parts - 1]);
 
-        if constexpr (S::EXPERTS) {
-            tile = next_of_experts(t, columns);
-            if (tile < 0) {
-                return false;
-            }
-        } else {
-            if (at >= columns * pairs) {
-                return false;
-            }
-            const int before = at / (a.group * columns) * a.group, here = at - before * columns, n = min(a.group, pairs - before);
-            tile = here / n;
-            t->tokens = (before + here % n) * S::CLUSTER + rank;
-            t->from = t->tokens * S::TOKENS;
-            t->to = a.n_tokens;
-            t->w_row = 0;
+        if (tile < 0) {
+            return false;
         }
         t->part = 0;
         while (t->part + 1 < a.n_parts && tile >= a.tile_end[t->part]) {
             t->part++;
         }
-        t->row = (t->part ? tile - a.tile_end[t->part - 1] : tile) * S::ROWS;
+        t->row = (t->part ? tile - a.tile_end[t->part - 1] : tile) * f8_blocks::ROWS;
         t->w_row = t->w_row * a.rows[t->part] + t->row;
-        at += (int)gridDim.x / S::CLUSTER;
+        at += (int)gridDim.x;
         return true;
     }
 
     __device__ __forceinline__ float *scales_of(int stage) const
     {
-        return (float *)(this->front + S::AT_SCALES + stage * S::SCALES);
+        return (float *)(front + f8_blocks::AT_SCALES + stage * f8_blocks::SCALES);
     }
 };
 
 /* The thread that brings. */
-template <typename S> static __device__ __forceinline__ void f8_blocks_bring(f8_blocks_block<S> b)
+static __device__ __forceinline__ void f8_blocks_bring(f8_blocks_block b)
 {
-    constexpr int OWN = S::ROWS / S::CLUSTER; /* rows of W that this block brings, to all of the cluster */
     const f8_blocks_params &a = b.a;
     f8_blocks_tile t;
 
     while (b.next(&t)) {
         for (int k = 0; k < a.k_steps; k++) {
-            const uint32_t to = b.base + b.slot * S::STAGE, bar = b.full + b.slot * 8;
+            const uint32_t to = b.base + b.slot * f8_blocks::STAGE, bar = b.full + b.slot * 8;
             const int64_t step = (int64_t)t.tokens * a.k_steps + k;
             mbar_wait(b.empty + b.slot * 8, b.parity ^ 1);
-            mbar_expect(bar, S::STAGE + S::SCALES);
-            if constexpr (S::CLUSTER == 1) {
-                tma_2d(to, &a.w[t.part], k * 128, t.w_row, bar, L2_EVICT_NORMAL);
-            } else {
-                tma_2d_all(to + b.rank * OWN * 128, &a.w[t.part], k * 128, t.w_row + b.rank * OWN, bar, (1 << S::CLUSTER) - 1, L2_EVICT_NORMAL);
-            }
-            bulk_copy_hint(to + S::AT_X, a.x + step * F8_BLOCKS_X, F8_BLOCKS_X, bar, L2_EVICT_LAST);
-            bulk_copy_hint(smem_u32(b.scales_of(b.slot)), a.x_scale + step * S::TOKENS, S::SCALES, bar, L2_EVICT_LAST);
+            mbar_expect(bar, f8_blocks::STAGE + f8_blocks::SCALES);
+            tma_2d(to, &a.w[t.part], k * 128, t.w_row, bar, L2_EVICT_NORMAL);
+            bulk_copy_hint(to + f8_blocks::AT_X, a.x + step * F8_BLOCKS_X, F8_BLOCKS_X, bar, L2_EVICT_LAST);
+            bulk_copy_hint(smem_u32(b.scales_of(b.slot)), a.x_scale + step * f8_blocks::TOKENS, f8_blocks::SCALES, bar, L2_EVICT_LAST);
             b.advance();
         }
     }
 }
 
 /* A thread of the two warpgroups that multiply. */
-template <typename S> struct f8_blocks_consumer {
-    f8_blocks_block<S> b;
+struct f8_blocks_consumer {
+    f8_blocks_block b;
     const f8_blocks_params &a;
     const int wg = threadIdx.x / 128, tid = threadIdx.x % 128, warp = tid / 32, lane = threadIdx.x % 32;
-    char *const store = b.front + S::AT_STORE + (wg * 4 + warp) * (S::CHUNKS_BEFORE + 1) * S::CHUNK_BYTES;
+    char *const store = b.front + f8_blocks::AT_STORE + (wg * 4 + warp) * (f8_blocks::CHUNKS_BEFORE + 1) * f8_blocks::CHUNK_BYTES;
     f8_blocks_tile t;
-    float acc[S::ROWS / 2], sum0[32], sum1[32], scale[S::ROWS / 128][2];
+    float acc[f8_blocks::ROWS / 2], sum0[32], sum1[32], scale[f8_blocks::ROWS / 128][2];
     const float *w_scale;
     int pitch;
     bool is_ahead; /* the other warpgroup waits for this one */
 
-    __device__ __forceinline__ explicit f8_blocks_consumer(const f8_blocks_block<S> &of) : b(of), a(b.a) {}
+    __device__ __forceinline__ explicit f8_blocks_consumer(const f8_blocks_block &of) : b(of), a(b.a) {}
 
     __device__ __forceinline__ void load_x(uint32_t *to) const
     {
-        const char *from = b.front + S::FRONT + b.slot * S::STAGE + S::AT_X + (wg * 4 + warp) * 2048 + lane * 16;
+        const char *from = b.front + f8_blocks::FRONT + b.slot * f8_blocks::STAGE + f8_blocks::AT_X + (wg * 4 + warp) * 2048 + lane * 16;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const uint4 v = *(const uint4 *)(from + i * 512);
@@ -251,71 +225,38 @@ template <typename S> struct f8_blocks_consumer {
         }
         wg_wait<1>();
         add_sum<C - 1>(before, scale[(C - 1) / 2]);
-        if constexpr (C + 1 < S::CHUNKS) {
+        if constexpr (C + 1 < f8_blocks::CHUNKS) {
             sums<C + 1>(x, w);
         }
     }
 
-    /* The next stage is there; its x in registers. */
-    __device__ __forceinline__ void take(uint32_t *x, float (*of)[2])
+    /* The next stage is there; its x in registers, and its scales. */
+    __device__ __forceinline__ void take(uint32_t *x)
     {
         const float *const from = b.scales_of(b.slot) + wg * 64 + warp * 16 + lane / 4;
 
         mbar_wait(b.full + b.slot * 8, b.parity);
         load_x(x);
 #pragma unroll
-        for (int i = 0; i < S::ROWS / 128; i++) {
+        for (int i = 0; i < f8_blocks::ROWS / 128; i++) {
             const float of_w = __ldg(w_scale + i * pitch);
-            of[i][0] = of_w * from[0];
-            of[i][1] = of_w * from[8];
+            scale[i][0] = of_w * from[0];
+            scale[i][1] = of_w * from[8];
         }
         w_scale++;
     }
 
-    /* The last sum of a step is made. */
-    __device__ __forceinline__ void finish(int stage)
-    {
-        b.template release<S::CLUSTER>(stage, lane);
-        add_sum<S::CHUNKS - 1>(sum1, scale[S::ROWS / 128 - 1]);
-    }
-
-    __device__ __forceinline__ void two_steps()
-    {
-        uint32_t x[2][16];
-        float next[S::ROWS / 128][2];
-        const int first = b.slot;
-        const uint64_t w0 = desc_sw128(b.base + first * S::STAGE);
-
-        take(x[0], scale);
-        b.advance();
-        const uint64_t w1 = desc_sw128(b.base + b.slot * S::STAGE);
-        take(x[1], next);
-        begin_sum(sum0, x[0], w0);
-        sums<1>(x[0], w0);
-        begin_sum(sum0, x[1], w1);
-        wg_wait<1>();
-        finish(first);
-#pragma unroll
-        for (int i = 0; i < S::ROWS / 128; i++) {
-            scale[i][0] = next[i][0];
-            scale[i][1] = next[i][1];
-        }
-        sums<1>(x[1], w1);
-        wg_wait<0>();
-        finish(b.slot);
-        b.advance();
-    }
-
-    __device__ __forceinline__ void one_step()
+    __device__ __forceinline__ void step()
     {
         uint32_t x[16];
-        const uint64_t w = desc_sw128(b.base + b.slot * S::STAGE);
+        const uint64_t w = desc_sw128(b.base + b.slot * f8_blocks::STAGE);
 
-        take(x, scale);
+        take(x);
         begin_sum(sum0, x, w);
         sums<1>(x, w);
         wg_wait<0>();
-        finish(b.slot);
+        b.release<1>(b.slot, lane);
+        add_sum<f8_blocks::CHUNKS - 1>(sum1, scale[f8_blocks::ROWS / 128 - 1]);
         b.advance();
     }
 
@@ -325,7 +266,7 @@ template <typename S> struct f8_blocks_consumer {
         pitch = t.row + 128 < a.rows[t.part] ? a.scale_pitch : 0; /* rows behind the last have no block */
         is_ahead = wg == 0;
 #pragma unroll
-        for (int i = 0; i < S::ROWS / 2; i++) {
+        for (int i = 0; i < f8_blocks::ROWS / 2; i++) {
             acc[i] = 0.0f;
         }
 #pragma unroll
@@ -335,16 +276,9 @@ template <typename S> struct f8_blocks_consumer {
         if (wg == 1) {
             asm volatile("bar.sync 1, 256;" ::: "memory");
         }
-        int k = a.k_steps;
-        if constexpr (!S::EXPERTS) { /* these have no registers for it */
 #pragma unroll 1
-            for (; k > 1; k -= 2) {
-                two_steps();
-            }
-        }
-#pragma unroll 1
-        for (; k > 0; k--) {
-            one_step();
+        for (int k = a.k_steps; k > 0; k--) { /* two at a time would take more registers than there are */
+            step();
         }
     }
 
@@ -357,7 +291,7 @@ template <typename S> struct f8_blocks_consumer {
         for (int i = 0; i < 4; i++) {
             r[i] = pack_f16(true, acc[AT + i * 2], acc[AT + i * 2 + 1]);
         }
-        stmatrix4(smem_u32(chunk) + (uint32_t)(line * S::LINE + to * 16), r);
+        stmatrix4(smem_u32(chunk) + (uint32_t)(line * f8_blocks::LINE + to * 16), r);
     }
 
     /* A chunk whose last tokens are another expert's. */
@@ -368,7 +302,7 @@ template <typename S> struct f8_blocks_consumer {
         for (int i = lane / 4; i < 16; i += 8) {
             if (token + i < t.to && row + piece * 8 < a.rows[t.part]) {
                 *(uint4 *)(a.y_rows[t.part] + (token + i) * a.y_stride + row + piece * 8) =
-                    *(const uint4 *)(chunk + i * S::LINE + (piece ^ (i / 2 % 4)) * 16);
+                    *(const uint4 *)(chunk + i * f8_blocks::LINE + (piece ^ (i / 2 % 4)) * 16);
             }
         }
     }
@@ -376,10 +310,10 @@ template <typename S> struct f8_blocks_consumer {
     /* The tile's rows of W from ROW on. */
     template <int ROW> __device__ __forceinline__ void store_from() const
     {
-        char *const chunk = store + ROW / 32 % (S::CHUNKS_BEFORE + 1) * S::CHUNK_BYTES;
+        char *const chunk = store + ROW / 32 % (f8_blocks::CHUNKS_BEFORE + 1) * f8_blocks::CHUNK_BYTES;
 
         if (lane == 0) {
-            bulk_read_wait<S::CHUNKS_BEFORE>(); /* what was in this chunk is on its way */
+            bulk_read_wait<f8_blocks::CHUNKS_BEFORE>(); /* what was in this chunk is on its way */
         }
         __syncwarp();
         put<ROW / 2>(chunk, 0);
@@ -387,14 +321,14 @@ template <typename S> struct f8_blocks_consumer {
         fence_async_proxy();
         __syncwarp();
         const int token = t.from + wg * 64 + warp * 16;
-        if (S::EXPERTS && token + 16 > t.to) {
+        if (token + 16 > t.to) {
             store_lines(chunk, token, t.row + ROW);
             __syncwarp();
         } else if (lane == 0) {
             tma_store_2d(&a.y[t.part], t.row + ROW, token, smem_u32(chunk));
         }
         bulk_end_group();
-        if constexpr (ROW + 32 < S::ROWS) {
+        if constexpr (ROW + 32 < f8_blocks::ROWS) {
             store_from<ROW + 32>();
         }
     }
@@ -409,23 +343,23 @@ template <typename S> struct f8_blocks_consumer {
     }
 };
 
-template <typename S> static __global__ void __launch_bounds__(S::THREADS, 1) f8_blocks_kernel(const __grid_constant__ f8_blocks_params a)
+static __global__ void __launch_bounds__(f8_blocks::THREADS, 1) f8_blocks_kernel(const __grid_constant__ f8_blocks_params a)
 {
 #ifdef NRD_SM90A
     extern __shared__ char raw[];
-    const f8_blocks_block<S> b(a, raw);
+    const f8_blocks_block b(a, raw);
 
     b.begin();
-    if (threadIdx.x >= S::CONSUMERS) {
+    if (threadIdx.x >= f8_blocks::CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == S::CONSUMERS) {
-            f8_blocks_bring<S>(b);
+        if (threadIdx.x == f8_blocks::CONSUMERS) {
+            f8_blocks_bring(b);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        f8_blocks_consumer<S>(b).run();
+        f8_blocks_consumer(b).run();
     }
-    cluster_meet(); /* the other block may still arrive here */
+    cluster_meet(); /* what releases a stage arrives before the block ends */
 #else
     (void)a;
 #endif

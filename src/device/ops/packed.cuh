@@ -76,10 +76,8 @@ nrd_error *nrd_cuda_packed_unpack(nrd_stream *s, const nrd_weight *w, int64_t ro
  * scales[block * pitch + row]. */
 nrd_error *nrd_cuda_packed_quantize(nrd_stream *s, const void *x, int64_t n, int64_t cols, void *out, float *scales, int64_t pitch);
 
-/* linear_f8_blocks.cu: x, bf16, times parts from .. to of `a`, F8_B128 in blocks of 128 x 128, without bias and cap; x is rounded to F8 in scratch
- * memory. false in *done: not for these, nothing has happened. */
-nrd_error *nrd_cuda_linear_f8_blocks(nrd_stream *s, const nrd_linear_args *a, int from, int to, bool *done);
-/* The same of experts; columns of part `from` begin at y_off. */
+/* linear_f8_blocks.cu: sorted pairs times parts from .. to of `a`, F8_B128 in blocks of 128 x 128, without bias and cap; x, bf16, is rounded to F8 in
+ * scratch memory. Columns of part `from` begin at y_off. false in *done: not for these, nothing has happened. */
 nrd_error *nrd_cuda_moe_linear_f8_blocks(nrd_stream *s, const nrd_moe_linear_args *a, int from, int to, int64_t y_stride, int64_t y_off, bool *done);
 
 /* linear_packed.cu: x, bf16, times parts from .. to of `a`, which are of one type in this layout, into their columns of y;
