@@ -135,7 +135,7 @@ typedef struct nrd_exec_config {
     int32_t choices_at_once; /* sequences of one request or group that run at a time, where KV blocks are reused, an
                               * eighth of it (rounded up) beside other requests; 0: 16 on a CPU, no limit on a GPU; < 0: no limit */
     /* For calibration: told what goes into each product of each layer, x[n_tokens][cols] of `dtype` in the device's memory, of every
-     * step, by the engine's thread, which waits for it. On a CPU it is float32. expert: the one that these tokens go to, of NRD_PRODUCT_UP and _DOWN; -1: not of one
+     * step, by the engine's thread, which waits for it; then the product reads x. On a CPU it is float32. expert: the one that these tokens go to, of NRD_PRODUCT_UP and _DOWN; -1: not of one
      * (in layers with experts, _UP and _DOWN are then those of the shared ones). Of latent attention _QKV is what both its first products read.
      * UNSUPPORTED at open over several ranks, and where experts' inputs are scaled (Llama 4); at a step where weights are quantized. */
     void (*on_product_input)(void *user, int32_t layer, int32_t expert, nrd_exec_product product, int32_t n_tokens,

@@ -376,6 +376,25 @@ def test_a_budget_leaves_out_what_a_norm_behind_it_makes_small(tmp_path, words):
     assert wide and not any(".layers.1." in m for m in wide)
 
 
+def put_unread_layer(path):
+    """What the last layer's MLP adds is large, and in channels that the last norm takes away."""
+    spec = make_model.SPECS["llama3"]
+    made = {name: x.copy() for name, x in make_model.weights.build(spec).items()}
+    half = len(made["model.norm.weight"]) // 2
+    made["model.norm.weight"][:half] = 0
+    made["model.layers.2.mlp.down_proj.weight"][half:] = 0
+    made["model.layers.2.mlp.down_proj.weight"] *= 4
+    hf_folder.write_safetensors(str(path / "model.safetensors"), make_model.stored_tensors(spec, made), "bfloat16")
+
+
+@pytest.mark.parametrize("name", ["int8_sq", "fp8"])
+def test_rounding_counts_by_what_the_model_says_then(tmp_path, name):
+    model = folder(tmp_path / "m", "llama3", put_unread_layer)
+    report = quantize(model, tmp_path / "q", name, "--autoq_format", f"{name},int8_wo", "--auto_quantize_bits", "11", "--gptq")
+    keep = [m["name"] for layer in report["layers"] for m in layer["modules"] if m.get("input_bits") == 16]
+    assert keep and not any(".layers.2.mlp." in m for m in keep), keep
+
+
 def test_experts_are_calibrated_with_the_tokens_that_they_get(home, tmp_path):
     assert quantize(home / "qwen3_moe", tmp_path / "q", "int8_wo")["kl_divergence"] < 0.02
     made = {name: quantize(home / "qwen3_moe", tmp_path / name, name, "--awq_block_size", 18)

@@ -20,6 +20,8 @@ struct nrd_qcalibration {
     nrd_qcache *caches;   /* [n_layers], of all since the first pass; NULL: not kept */
     bool keeps_inputs, keeps_rows;
     int32_t first, end;   /* layers whose inputs are there, or are being collected */
+    bool probes;          /* nothing is collected */
+    const nrd_qprobe *probe;
     nrd_error *err;       /* of the engine's thread, looked at when it has answered */
 };
 
@@ -33,6 +35,11 @@ static void on_input(void *user, int32_t layer, int32_t expert, nrd_exec_product
 {
     nrd_qcalibration *c = user;
     const int input = expert < 0 ? (int)product : nrd_qinput_of_expert(expert, product);
+    if (c->probes) {
+        const bool is_it = c->probe && !c->err && expert < 0 && layer == c->probe->layer && product == c->probe->product;
+        c->err = is_it ? nrd_qprobe_round(c->probe, c->math, (void *)(uintptr_t)x /* the engine's own memory */, dtype, n_tokens, cols) : c->err;
+        return;
+    }
     if (c->err || layer < c->first || layer >= c->end || c->cols[first_of(c, layer) + input] != cols) {
         return;
     }
@@ -45,7 +52,7 @@ static void on_input(void *user, int32_t layer, int32_t expert, nrd_exec_product
 static void on_cache(void *user, int32_t layer, int32_t n_tokens, int64_t stride, const float *keys, const float *values)
 {
     nrd_qcalibration *c = user;
-    if (c->end > 0 && layer >= c->first) {
+    if (c->end > 0 && layer >= c->first && !c->probes) {
         nrd_qcache_add(&c->caches[layer], n_tokens, stride, keys, values);
     }
 }
@@ -190,6 +197,29 @@ static nrd_error *run_pass(nrd_qcalibration *c)
     nrd_progress_done(bar);
     for (int64_t i = first_of(c, c->first); c->keeps_inputs && i < first_of(c, c->end) && !err; i++) {
         err = nrd_qinput_finish(&c->inputs[i], c->math);
+    }
+    return err;
+}
+
+enum { FEW = 1 }; /* SmolLM2, E4M3, 384 tokens: half of the products are within 0.65 and 0.97 of what a backward pass over others says */
+
+nrd_qtexts nrd_qcalibration_few(const nrd_qcalibration *c)
+{
+    nrd_qtexts few = *c->texts;
+    few.n = few.n < FEW ? few.n : FEW;
+    few.ids.n = few.starts[few.n];
+    return few;
+}
+
+nrd_error *nrd_qcalibration_probe(nrd_qcalibration *c, const nrd_qprobe *p, nrd_qmeasure *m)
+{
+    c->probes = true;
+    c->probe = p;
+    nrd_error *err = nrd_qmeasure_read(m, c->exec, 0, p != NULL, NULL);
+    c->probes = false;
+    if (!err) {
+        err = c->err;
+        c->err = NULL;
     }
     return err;
 }

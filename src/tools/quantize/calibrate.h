@@ -13,7 +13,9 @@
 #include "tools/quantize/cache.h"
 #include "tools/quantize/input.h"
 #include "tools/quantize/math.h"
+#include "tools/quantize/measure.h"
 #include "tools/quantize/modules.h"
+#include "tools/quantize/probe.h"
 #include "tools/quantize/texts.h"
 
 #include <stdint.h>
@@ -33,5 +35,10 @@ void nrd_qcalibration_close(nrd_qcalibration *c);
 nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out, nrd_qcache **out_cache) NRD_MUST_USE;
 /* Gives up all inputs, and what the caller has changed with them: the next call runs a pass. */
 void nrd_qcalibration_forget(nrd_qcalibration *c);
+
+/* The first of the texts. */
+nrd_qtexts nrd_qcalibration_few(const nrd_qcalibration *c);
+/* What the model says of such texts, m's: as it is (p NULL), or with inputs of one product rounded. Not of experts' own inputs. */
+nrd_error *nrd_qcalibration_probe(nrd_qcalibration *c, const nrd_qprobe *p, nrd_qmeasure *m) NRD_MUST_USE;
 
 #endif

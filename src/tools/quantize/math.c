@@ -236,6 +236,23 @@ nrd_error *nrd_qmath_fetch(nrd_qmath *m, const void *there, size_t bytes, const 
     return m->dev->ops->stream_sync(m->stream);
 }
 
+nrd_error *nrd_qmath_take(nrd_qmath *m, void *there, size_t bytes, void **out)
+{
+    const void *unused;
+    NRD_TRY(nrd_qmath_fetch(m, there, bytes, &unused));
+    *out = m->is_far ? m->slots[0] : there;
+    return NULL;
+}
+
+nrd_error *nrd_qmath_return(nrd_qmath *m, void *there, size_t bytes, const void *from)
+{
+    if (from == there) {
+        return NULL;
+    }
+    NRD_TRY(m->dev->ops->copy(m->stream, there, from, bytes));
+    return m->dev->ops->stream_sync(m->stream);
+}
+
 /* [n][k] with rows side by side, as it lies or made in `room`. */
 static const float *gathered(const float *x, int64_t stride, bool turned, int64_t n, int64_t k, float *room)
 {

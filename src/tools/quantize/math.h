@@ -50,6 +50,9 @@ nrd_error *nrd_qplace_put(nrd_qmath *m, nrd_qplace *x, int64_t row, int64_t n, c
 nrd_error *nrd_qplace_read(nrd_qmath *m, const nrd_qplace *x, float *out) NRD_MUST_USE; /* all of it */
 /* *out: these bytes of the device's memory, in slot 0. */
 nrd_error *nrd_qmath_fetch(nrd_qmath *m, const void *there, size_t bytes, const void **out) NRD_MUST_USE;
+/* The same to be changed, until it is returned. */
+nrd_error *nrd_qmath_take(nrd_qmath *m, void *there, size_t bytes, void **out) NRD_MUST_USE;
+nrd_error *nrd_qmath_return(nrd_qmath *m, void *there, size_t bytes, const void *from) NRD_MUST_USE;
 /* What is computed there: see nrd_matmul_args, on a CPU of float32. All are in the device's memory. */
 nrd_error *nrd_qmath_add(nrd_qmath *m, const nrd_matmul_args *a) NRD_MUST_USE;
 

@@ -98,15 +98,19 @@ nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, uint64_t lora_id, boo
     nrd_exec_get_info(x, &info);
     reading r = {.m = m, .second = second, .vocab = info.vocab};
     m->n_best = info.vocab < BEST ? info.vocab : BEST;
-    bar = nrd_progress_new_of(label, t->ids.n, "tokens");
+    bar = label ? nrd_progress_new_of(label, t->ids.n, "tokens") : NULL;
     for (size_t i = 0; i < t->n && !err; i++) {
         r.ids = t->ids.ids + t->starts[i];
         r.n = t->starts[i + 1] - t->starts[i];
         err = nrd_exec_score_rows_lora(x, lora_id, r.ids, (int32_t)r.n, on_row, &r);
         r.first += r.n - 1;
-        nrd_progress_add(bar, r.n);
+        if (bar) {
+            nrd_progress_add(bar, r.n);
+        }
     }
-    nrd_progress_done(bar);
+    if (bar) {
+        nrd_progress_done(bar);
+    }
     return err;
 }
 

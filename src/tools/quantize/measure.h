@@ -34,7 +34,7 @@ typedef struct nrd_qmeasure {
 
 nrd_error *nrd_qmeasure_init(nrd_qmeasure *m, const nrd_qtexts *texts) NRD_MUST_USE;
 void nrd_qmeasure_fini(nrd_qmeasure *m);
-/* An open model, with an adapter of it (0: none); second: compared with the first, which was there before. */
+/* An open model, with an adapter of it (0: none); label NULL: says nothing on the way; second: compared with the first, which was there before. */
 nrd_error *nrd_qmeasure_read(nrd_qmeasure *m, nrd_exec *x, uint64_t lora_id, bool second, const char *label) NRD_MUST_USE;
 /* The same, opened here on a device; second: compared with the first, which was there before. as_float: its weights are made
  * float32 first, where the CPU cannot multiply them. cache: its type; NONE: the device's own. */

@@ -17,6 +17,9 @@ typedef struct part { /* the modules of a layer that one product has */
     double error; /* of those, each counted by its size, if they are not wide */
     double power; /* of their results, behind a norm where one follows */
     double gain;  /* for a weight, of wide ones */
+    nrd_qprobe probe;       /* the product's inputs, rounded */
+    float *scales;          /* [cols] of them, owned; NULL: no input that can be rounded alone */
+    double inputs, weights; /* of error, each counted by the size of modules */
     size_t at;
 } part;
 
@@ -26,16 +29,10 @@ static double bits_of(const nrd_qgrid *g)
     return g->group > 0 ? g->bits + (16.0 + (g->symmetric ? 0 : g->bits)) / (double)g->group : g->bits;
 }
 
-static float round_input(nrd_qround how, float x, float step)
-{
-    return step * (how == NRD_QROUND_E4M3 ? nrd_f8e4m3_to_f32(nrd_f32_to_f8e4m3(x / step)) : rintf(x / step));
-}
-
 /* What rounded inputs make the results of y be off by, as a share of a token's, the mean of the tokens that were kept. What columns
  * are off by is taken to be independent. squares[cols]: of the weights' columns. */
 static double input_error(const nrd_qscheme *s, const nrd_qinput *in, const double *squares)
 {
-    const float top = s->inputs == NRD_QROUND_E4M3 ? 448.0f : 127.0f;
     double sum = 0;
 
     for (int64_t t = 0; t < in->n_rows; t++) {
@@ -46,7 +43,7 @@ static double input_error(const nrd_qscheme *s, const nrd_qinput *in, const doub
             most = fmaxf(most, s->static_inputs ? in->max_abs[c] : fabsf(x[c]));
         }
         for (int64_t c = 0; c < in->cols && most > 0; c++) {
-            const double by = (double)(round_input(s->inputs, x[c], most / top) - x[c]);
+            const double by = (double)(nrd_qprobe_number(s->inputs, x[c], nrd_qprobe_step(s->inputs, most)) - x[c]);
             off += squares[c] * by * by;
             all += squares[c] * (double)x[c] * (double)x[c];
         }
@@ -127,6 +124,58 @@ static nrd_error *take_norms(part *parts, const nrd_qmodules *q, int32_t layer, 
     return NULL;
 }
 
+/* The scales that were taken off inputs, by the largest number of each column before and behind. */
+static nrd_error *take_scales(part *p, const float *before, const nrd_qinput *in, bool one_step)
+{
+    nrd_error *err = NULL;
+
+    NRD_NEW_GOTO(p->scales, in->cols, err, fail);
+    for (int64_t c = 0; c < in->cols; c++) {
+        p->scales[c] = in->max_abs[c] > 0 ? before[c] / in->max_abs[c] : 1;
+        p->probe.most = one_step ? fmaxf(p->probe.most, in->max_abs[c]) : 0;
+    }
+    p->probe.scales = p->scales;
+fail:
+    return err;
+}
+
+/* What a product's rounded inputs cost the model says itself: the divergence of a few texts, with one product's inputs rounded at a time.
+ * That knows what the blocks behind make of it. Weights follow as the estimate has them beside inputs. */
+static nrd_error *probe(part *parts, size_t n, nrd_qcalibration *c)
+{
+    nrd_error *err = NULL;
+    nrd_qmeasure m = {0};
+    const nrd_qtexts few = nrd_qcalibration_few(c);
+    nrd_progress *bar = nrd_progress_new_of("probing", n, "products");
+
+    NRD_TRY_GOTO(nrd_qmeasure_init(&m, &few), err, done);
+    NRD_TRY_GOTO(nrd_qcalibration_probe(c, NULL, &m), err, done);
+    for (size_t i = 0; i < n; i++) {
+        part *p = &parts[i];
+        if (p->n_weights > 0) {
+            m.divergence = 0;
+            NRD_TRY_GOTO(nrd_qcalibration_probe(c, &p->probe, &m), err, done);
+            const double all = p->inputs > 0 ? 1 + p->weights / p->inputs : 1;
+            p->gain = m.divergence / (double)m.n * all / (double)p->n_weights;
+        }
+        nrd_progress_add(bar, 1);
+    }
+done:
+    nrd_progress_done(bar);
+    nrd_qmeasure_fini(&m);
+    return err;
+}
+
+static bool can_probe(const part *parts, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (parts[i].n_weights > 0 && !parts[i].scales) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* How much of what weights to the nearest are off by goes away with the other format. */
 static double weights_share(const nrd_qsettings *s)
 {
@@ -146,8 +195,15 @@ static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *
     nearest.scheme.method = rounds_inputs && s->scheme.method == NRD_QMETHOD_SMOOTH ? NRD_QMETHOD_SMOOTH : NRD_QMETHOD_RTN;
     nearest.gptq = false;
     nearest.mix = NULL;
+    float *before[NRD_PRODUCTS] = {0};
     NRD_TRY(nrd_qcalibration_layer(c, layer, &inputs, &cache));
-    NRD_TRY(nrd_qlayer_quantize(&r, m, &nearest, q, q->layers[layer].first, q->layers[layer].n, &q->layers[layer], inputs, NULL));
+    for (int p = 0; rounds_inputs && p < NRD_PRODUCTS; p++) {
+        if (inputs[p].n_tokens > 0) {
+            NRD_NEW_GOTO(before[p], inputs[p].cols, err, done);
+            memcpy(before[p], inputs[p].max_abs, (size_t)inputs[p].cols * sizeof **before);
+        }
+    }
+    NRD_TRY_GOTO(nrd_qlayer_quantize(&r, m, &nearest, q, q->layers[layer].first, q->layers[layer].n, &q->layers[layer], inputs, NULL), err, done);
     for (size_t i = 0; i < r.n; i++) {
         nrd_qresult_module *y = &r.modules[i];
         const int product = nrd_qmix_product_of(y->module);
@@ -155,8 +211,15 @@ static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *
             const int64_t n = y->rows.rows * y->rows.cols;
             if (rounds_inputs && y->module->input < NRD_PRODUCTS) {
                 const int input = q->layers[layer].reads_as[y->module->input];
-                y->error *= weights_share(s);
+                const double weights = y->error * weights_share(s);
+                y->error = weights;
                 NRD_TRY_GOTO(add_input_error(y, &s->scheme, &inputs[input]), err, done);
+                parts[product].weights += (double)n * weights;
+                parts[product].inputs += (double)n * (y->error - weights);
+                if (!parts[product].scales && before[input]) {
+                    parts[product].probe = (nrd_qprobe){.layer = layer, .product = (nrd_exec_product)input, .how = s->scheme.inputs};
+                    NRD_TRY_GOTO(take_scales(&parts[product], before[input], &inputs[input], s->scheme.static_inputs), err, done);
+                }
             }
             parts[product].n_weights += n;
             parts[product].error += (double)n * y->error;
@@ -165,6 +228,9 @@ static nrd_error *measure_layer(part *parts, nrd_qmath *m, const nrd_qsettings *
     }
     err = take_norms(parts, q, layer, inputs);
 done:
+    for (int p = 0; p < NRD_PRODUCTS; p++) {
+        free(before[p]);
+    }
     nrd_qresult_fini(&r);
     return err;
 }
@@ -245,6 +311,9 @@ nrd_error *nrd_qmix_choose(nrd_qmix *out, nrd_qmath *m, const nrd_qsettings *s, 
     for (size_t i = 0; i < n; i++) {
         parts[i].at = i;
     }
+    if (rounds_inputs && !nrd_qmath_is_far(m) && can_probe(parts, n)) {
+        NRD_TRY_GOTO(probe(parts, n, c), err, done);
+    }
     if (rounds_inputs) {
         nrd_qcalibration_forget(c); /* scales have divided its inputs */
     }
@@ -252,6 +321,9 @@ nrd_error *nrd_qmix_choose(nrd_qmix *out, nrd_qmath *m, const nrd_qsettings *s, 
 done:
     if (bar) {
         nrd_progress_done(bar);
+    }
+    for (size_t i = 0; parts && i < n; i++) {
+        free(parts[i].scales);
     }
     free(parts);
     if (err) {
