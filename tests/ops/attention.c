@@ -4,7 +4,7 @@
 
 /* ---- the table ---- */
 
-enum { MAX_SEQS = 48 };
+enum { MAX_SEQS = 300 };
 
 /* How the sequences of a case are made. */
 enum mode {
@@ -51,7 +51,7 @@ static const attn_row table[] = {
     /* single tokens as the kernel for few multiprocessors takes them, alone and beside prompts */
     {ON_CUDA, 30, {DECODE, LEADING, DECODE}, 3, {{2, 4}, {3, 1}, {1, 8}}, {128}, {64}, {1, 8}, 1500, 0, NRD_DTYPE_F8_E4M3, true,
      false},
-    {ON_CUDA, 6, {DECODE, LEADING}, 2, {{1, 5}, {2, 2}, {2, 4}}, {128}, {64}, {20, MAX_SEQS}, 300, 0, NRD_DTYPE_F8_E4M3, true,
+    {ON_CUDA, 6, {DECODE, LEADING}, 2, {{1, 5}, {2, 2}, {2, 4}}, {128}, {64}, {20, 48}, 300, 0, NRD_DTYPE_F8_E4M3, true,
      false},
     /* one to nine sequences of one token: what a server with one user runs */
     {ON_CUDA, 40, {DECODE}, 1, {{8, 4}, {0}, {9, 1}}, {128, 64, 128, 256}, {64, 16, 64}, {1, 9}, 2500, 400, 0, false, false},
@@ -60,6 +60,12 @@ static const attn_row table[] = {
     /* many (sequence, head) pairs: the kernel that gives each a single warp */
     {ON_CUDA | LARGE, 6, {DECODE, DECODE, FEW}, 3, {{220, 1}, {220, 2}, {220, 1}}, {64, 128}, {16, 32, 64}, {8, 8}, 120, 70, 0,
      false, false},
+    /* so many of them that sixteen warps of a multiprocessor take one each; F8 and the others */
+    {ON_CUDA | LARGE, 8, {DECODE}, 1, {{220, 1}, {220, 2}, {220, 4}}, {128, 64}, {64}, {8, 8}, 400, 0, NRD_DTYPE_F8_E4M3, false, false},
+    {ON_CUDA | LARGE, 8, {DECODE}, 1, {{220, 1}, {220, 2}, {220, 8}}, {128, 64}, {64, 32}, {8, 8}, 200, 0, 0, false, false},
+    /* many single tokens: rope_kv has jobs for them, alone and in front of prompts */
+    {ON_CUDA, 6, {DECODE}, 1, {{8, 4}, {3, 3}, {8, 9}}, {128, 64}, {64, 16}, {270, MAX_SEQS}, 70, 0, 0, false, false},
+    {ON_CUDA, 4, {LEADING}, 1, {{8, 4}, {3, 3}, {7, 5}}, {128, 64}, {64, 32}, {5, 7}, 700, 0, 0, false, false},
 };
 /* clang-format on */
 

@@ -43,6 +43,13 @@ static const attn_speed table[] = {
     {ON_CUDA, LLAMA, 256, 256, true, .n_prompts = 0},
     {ON_CUDA, LLAMA, 256, 1500, true, .n_prompts = 0},
     {ON_CUDA, LLAMA, 256, 1024, .n_prompts = 0},
+    {ON_CUDA, LLAMA, 256, 512, true, .n_prompts = 0},
+    {ON_CUDA, LLAMA, 256, 2048, true, .n_prompts = 0},
+    {ON_CUDA, LLAMA, 512, 256, true, .n_prompts = 0},
+    {ON_CUDA, LLAMA, 512, 1024, true, .n_prompts = 0},
+    {ON_CUDA, LLAMA, 1024, 192, true, .n_prompts = 0},
+    {ON_CUDA, LLAMA, 1024, 512, true, .n_prompts = 0},
+    {ON_CUDA, LLAMA, 2048, 128, true, .n_prompts = 0},
     {ON_CUDA, LLAMA, .n_prompts = 16, .q_len = 128, .prompt_ctx = 128},
     {ON_CUDA, LLAMA, .n_prompts = 1, .q_len = 2048, .prompt_ctx = 2048},
     {ON_CUDA, LLAMA, .n_prompts = 4, .q_len = 512, .prompt_ctx = 2048},
@@ -52,6 +59,7 @@ static const attn_speed table[] = {
     {ON_CUDA, 32, 8, 64, .n_prompts = 1, .q_len = 8192, .prompt_ctx = 8192},
     {ON_CUDA, 32, 32, 96, .n_prompts = 1, .q_len = 2048, .prompt_ctx = 2048},
     {ON_CUDA, 16, 8, 256, .n_prompts = 1, .q_len = 2048, .prompt_ctx = 2048},
+    {ON_CUDA, SMOL, 600, 256, true, .n_prompts = 0},
     {ON_CUDA, SMOL, 1024, 192, true, .n_prompts = 0},
     {ON_CUDA, SMOL, .n_prompts = 64, .q_len = 128, .prompt_ctx = 128},
     /* both kinds in one step: one after the other, then as the device likes to run them */
@@ -95,6 +103,12 @@ static void rope_call(const target *t, int i, void *user)
     ok(t->ops->rope_kv(t->s, &r->r));
 }
 
+static void both_call(const target *t, int i, void *user)
+{
+    rope_call(t, i, user);
+    attention_call(t, i, user);
+}
+
 /* The step's view in device memory; *work: the cache that it reads, products of q and k and of p and v. */
 static void make_view(const attn_speed *s, const target *t, int32_t bt, attn_run *r, work *w,
                       int64_t *n_blocks)
@@ -134,10 +148,11 @@ static void make_view(const attn_speed *s, const target *t, int32_t bt, attn_run
                                .ctx_len = dev_put(t, len, (size_t)n_seqs * 4),
                                .block_table = dev_put(t, table_of, (size_t)(n_seqs * stride) * 4),
                                .block_table_stride = stride};
-    r->view.n_single = s->beside ? s->n_single : 0;
+    const bool told = s->beside || s->n_prompts == 0;
+    r->view.n_single = told ? s->n_single : 0;
     *w = (work){cached * 2 * s->n_kv * s->dim, pairs * 4 * s->heads * s->dim, PEAK_FLOAT};
-    r->view.single_ctx = s->beside ? (int64_t)(pairs - prompt_pairs) : 0;
-    r->view.prompt_pairs = s->beside ? (int64_t)prompt_pairs : 0;
+    r->view.single_ctx = told ? (int64_t)(pairs - prompt_pairs) : 0;
+    r->view.prompt_pairs = told ? (int64_t)prompt_pairs : 0;
 }
 
 static void speed_one(const attn_speed *s, const target *t, nrd_dtype kv, bool f8_products)
@@ -215,6 +230,9 @@ static void speed_one(const attn_speed *s, const target *t, nrd_dtype kv, bool f
                               2.0 * s->n_kv * s->dim * (double)nrd_dtype_block_bytes(kv)),
                          0, PEAK_FLOAT},
                   "rope_kv %s", shape);
+        if (s->n_prompts == 0) { /* one reads what the other wrote */
+            speed_row(measure(t, both_call, &r, calls), w, "rope_kv, attention %s", shape);
+        }
     }
     case_end();
 }
