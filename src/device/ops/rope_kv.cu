@@ -5,8 +5,8 @@
  * Shapes    qkv [n_tokens, (n_heads + 2 n_kv_heads) head_dim] act dtype, q rotated in place; cache
  *           blocks as kv_layout.cuh says, f32, fp16, bf16, F8 or I8.
  * Work      The usual case (pairs (i, i + head_dim / 2) over whole heads of 64 or 128, 16-bit
- *           activations): a block takes a token that stands alone, or q and k of four, or V of 16 that
- *           follow each other, turned in registers because its tokens are innermost in the cache (of small rows, all of
+ *           activations): tokens that stand alone are those of rope_kv_single.cu; else a block takes q and k of four, or V of 16
+ *           that follow each other, turned in registers because its tokens are innermost in the cache (of small rows, all of
  *           16 tokens); a lane has eight pairs of a head. Up to eight tokens: a warp a few heads, and the cache that
  *           attention will read is brought to the L2 before the wait. Everything else: blockIdx.x a token, blockIdx.y a slice of its
  *           heads, a warp a head at a time. Cosines and sines are computed once a block.
@@ -16,45 +16,7 @@
  * Measured  NVIDIA H200, 2048 tokens of 32 + 2 x 8 heads x 128: 3.00 TB/s (68 %), where the
  *           plain kernel took 1.21 (27 %); 1..16 tokens 2.1 us there (2026-11-21, make gpu-bench).
  */
-#include "device/cuda/kv_layout.cuh"
-#include "device/ops/cluster.cuh"
-
-struct rope_params {
-    void *qkv;
-    const int32_t *positions, *token_seq, *q_start, *ctx_len, *block_table;
-    const int32_t *axes;      /* [tokens, NRD_ROPE_AXES], with pair_axis */
-    const uint8_t *pair_axis; /* or NULL */
-    const float *q_norm, *k_norm, *q_bias, *k_bias, *inv_freq;
-    const float *kv_scales; /* as nrd_kv_layer has them; NULL: 1 */
-    void *cache;
-    kv_geom g;
-    int table_stride, tree;
-    int n_heads, rope, rot, n_blocks;
-    float eps, rope_scale;
-    /* only the plain kernel's: */
-    int apart, center, late, q_length, q_offset, v_norm, q_only;
-    float clip, q_beta;
-};
-
-/* What a head's keys, or values, are times before they become numbers of the cache. */
-template <typename C> static __device__ __forceinline__ float kv_inverse(const rope_params &a, int i)
-{
-    return sizeof(C) > 1 ? 1.0f : fast_div(1.0f, kv_scale_at(a.kv_scales, i));
-}
-template <typename C> static __device__ __forceinline__ float k_inverse(const rope_params &a, int head)
-{
-    return kv_inverse<C>(a, head);
-}
-template <typename C> static __device__ __forceinline__ float v_inverse(const rope_params &a, int head)
-{
-    return kv_inverse<C>(a, a.g.n_kv + head);
-}
-
-/* Where pair i of token t is, which stands at pos. */
-static __device__ __forceinline__ float place_of(const rope_params &a, int64_t t, int pos, int i)
-{
-    return (float)(a.pair_axis ? a.axes[t * NRD_ROPE_AXES + a.pair_axis[i]] : pos);
-}
+#include "device/ops/rope_kv.cuh"
 
 /* A head in shared memory, by a warp: a lane has every 32nd number. w, bias: or NULL. */
 static __device__ __forceinline__ void norm_row(float *row, const float *w, const float *bias, int n, int lane, bool center, float eps)
@@ -169,46 +131,8 @@ template <typename T, typename C> static __global__ void __launch_bounds__(256) 
     }
 }
 
-enum { RUN = 16, FEW = 4, AHEAD = 4 }; /* tokens of a block: V, q and k; units read ahead */
-enum { SMALL_ROW = 2048 };             /* numbers of q and k of a token */
-
-/* Tokens in one word and 16-byte unit of V, and where those of a run go. */
-template <typename C> static __device__ __forceinline__ uint32_t bits_of(C v)
-{
-    if constexpr (sizeof(C) == 1) {
-        return v.v;
-    } else {
-        uint16_t u;
-        memcpy(&u, &v, 2);
-        return u;
-    }
-}
-
-/* RMS norm of the heads that a warp's lanes hold, LANES a head: eight elements of each half. w_lo, w_hi: this
- * lane's weights; has_w: its head has any. All lanes take part. */
-template <int HD>
-static __device__ __forceinline__ void norm_heads(float *lo, float *hi, const float *w_lo, const float *w_hi,
-                                                  bool has_w, float eps)
-{
-    constexpr int LANES = HD / 16;
-    float sum = 0.0f;
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        sum += lo[k] * lo[k] + hi[k] * hi[k];
-    }
-#pragma unroll
-    for (int o = LANES / 2; o > 0; o >>= 1) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, o);
-    }
-    const float inv = rsqrtf(sum / (float)HD + eps);
-    if (has_w) {
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            lo[k] *= inv * w_lo[k];
-            hi[k] *= inv * w_hi[k];
-        }
-    }
-}
+enum { RUN = 16, FEW = 4 };  /* tokens of a block: V, q and k */
+enum { SMALL_ROW = 2048 };   /* numbers of q and k of a token */
 
 /* Dimensions of V a thread. */
 enum { DV = 4 };
@@ -224,15 +148,15 @@ template <typename T> static __device__ __forceinline__ void load_dv(const T *p,
     }
 }
 
-/* A block's work. ALONE: the heads of one of the first n_single tokens; else blocks take runs of V, then
- * others a few tokens' q and k, of the tokens behind; or, with `whole`, all of a run. */
-template <typename T, typename C, int HD, bool ALONE> struct rope_block {
+/* A block's work, of the tokens behind the first n_single: blocks take runs of V, then others a few tokens' q and k; or, with
+ * `whole`, all of a run. */
+template <typename T, typename C, int HD> struct rope_block {
     static constexpr int HALF = HD / 2, LANES = HD / 16, HEADS = 32 / LANES; /* a head's lanes, a warp's heads */
     static constexpr int EW = 4 / (int)sizeof(C), EU = 16 / (int)sizeof(C);
     static constexpr int WORDS = RUN / EW;
 
     struct shared {
-        float cs[ALONE ? 1 : RUN][HALF], sn[ALONE ? 1 : RUN][HALF];
+        float cs[RUN][HALF], sn[RUN][HALF];
         int64_t at[RUN]; /* the token's block in the cache; < 0: not kept */
         int pos[RUN], seq[RUN], in[RUN]; /* in: place in the block */
     };
@@ -245,17 +169,15 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
     int64_t row; /* of qkv */
     T *qkv;
     C *cache;
-    uint4 ahead[ALONE ? AHEAD : 1];
-    float ahead_inv[ALONE ? AHEAD : 1]; /* v_inverse of these units' heads */
 
     __device__ __forceinline__ rope_block(const rope_params &params, shared &s, int n_tokens, int n_single, bool whole)
         : a(params), sh(s), n_kv(params.g.n_kv), rotated(params.n_heads + params.g.n_kv)
     {
         const int b = (int)blockIdx.x, n_runs = (n_tokens - n_single + RUN - 1) / RUN;
-        do_v = ALONE || b < n_runs;
-        do_qk = ALONE || whole || !do_v;
-        const int step = ALONE ? 1 : do_v ? (int)RUN : (int)FEW;
-        first = ALONE ? b : n_single + (do_v ? b : b - n_runs) * step;
+        do_v = b < n_runs;
+        do_qk = whole || !do_v;
+        const int step = do_v ? (int)RUN : (int)FEW;
+        first = n_single + (do_v ? b : b - n_runs) * step;
         nt = n_tokens - first < step ? n_tokens - first : step;
         row = (int64_t)(a.n_heads + 2 * n_kv) * HD;
         qkv = (T *)a.qkv + first * row;
@@ -286,25 +208,6 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
             sh.seq[tid] = seq;
         }
         __syncthreads();
-    }
-
-    /* A single token's elements of V lie apart, each in a unit with those of the tokens before it. The
-     * unit is changed and written whole: a byte alone would have the memory read and write a sector for
-     * it. No kernel since the step before has written these units, so they are read ahead. */
-    __device__ __forceinline__ uint4 *unit_of(int i) const
-    {
-        return (uint4 *)(cache + sh.at[0] + v_at(i / HD, sh.in[0] - sh.in[0] % EU, i % HD));
-    }
-
-    __device__ __forceinline__ void read_ahead()
-    {
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            if (sh.at[0] >= 0 && tid + k * 256 < n_kv * HD) {
-                ahead[k] = *unit_of(tid + k * 256);
-                ahead_inv[k] = v_inverse<C>(a, (tid + k * 256) / HD);
-            }
-        }
     }
 
     __device__ __forceinline__ void make_angles() const
@@ -363,37 +266,6 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
         const int groups = (rotated + HEADS - 1) / HEADS;
         for (int i = warp; i < nt * groups && do_qk; i += 8) {
             rotate(i, groups);
-        }
-    }
-
-    /* ---- V of a token alone ---- */
-
-    __device__ __forceinline__ void insert(int i, uint4 unit, float inv) const
-    {
-        const int place = sh.in[0] % EU, word = place / EW, shift = place % EW * 8 * (int)sizeof(C);
-        const uint32_t mask = (sizeof(C) == 1 ? 0xffu : 0xffffu) << shift;
-        const float e = to_f(qkv[(int64_t)rotated * HD + i]);
-        const uint32_t bits = bits_of(from_f<C>(e * inv)) << shift;
-        unit.x = word == 0 ? (unit.x & ~mask) | bits : unit.x;
-        unit.y = word == 1 ? (unit.y & ~mask) | bits : unit.y;
-        unit.z = word == 2 ? (unit.z & ~mask) | bits : unit.z;
-        unit.w = word == 3 ? (unit.w & ~mask) | bits : unit.w;
-        *unit_of(i) = unit;
-    }
-
-    __device__ __forceinline__ void insert_all() const
-    {
-        if (sh.at[0] < 0) {
-            return;
-        }
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            if (tid + k * 256 < n_kv * HD) {
-                insert(tid + k * 256, ahead[k], ahead_inv[k]);
-            }
-        }
-        for (int i = tid + AHEAD * 256; i < n_kv * HD; i += 256) {
-            insert(i, *unit_of(i), v_inverse<C>(a, i / HD));
         }
     }
 
@@ -484,28 +356,21 @@ template <typename T, typename C, int HD, bool ALONE> struct rope_block {
     }
 };
 
-template <typename T, typename C, int HD, bool ALONE>
+template <typename T, typename C, int HD>
 static __global__ void __launch_bounds__(256, 3)
     rope_run_kernel(rope_params a, int n_tokens, int n_single, bool whole)
 {
-    typedef rope_block<T, C, HD, ALONE> block;
+    typedef rope_block<T, C, HD> block;
     __shared__ typename block::shared sh;
     block b(a, sh, n_tokens, n_single, whole);
 
     b.find_tokens();
-    if constexpr (ALONE) {
-        b.read_ahead();
-    }
     b.make_angles();
     pdl_wait();
     pdl_go();
     b.rotate_all();
-    if constexpr (ALONE) {
-        b.insert_all();
-    } else {
-        for (int i = b.tid; i < b.n_kv * (HD / DV) && b.do_v; i += 256) {
-            b.write_run(i);
-        }
+    for (int i = b.tid; i < b.n_kv * (HD / DV) && b.do_v; i += 256) {
+        b.write_run(i);
     }
 }
 
@@ -624,21 +489,18 @@ static nrd_error *run_launch(nrd_stream *s, const rope_params &p, int n_tokens, 
     const int in_runs = n_tokens - n_single, n_runs = (in_runs + RUN - 1) / RUN;
     /* Of small rows a block of a few tokens' q and k would do little else than wait, as long as there are runs enough. */
     const bool whole = n_runs >= 2 * s->dev->n_sm && (p.n_heads + p.g.n_kv) * p.g.hd <= SMALL_ROW;
-    const dim3 one((unsigned)n_single);
     const dim3 runs((unsigned)(n_runs + (whole ? 0 : (in_runs + FEW - 1) / FEW)));
-    const bool hd64 = p.g.hd == 64;
     if (n_single > 0) {
-        NRD_TRY(launch(s, hd64 ? rope_run_kernel<T, C, 64, true> : rope_run_kernel<T, C, 128, true>, one,
-                       dim3(256), 0, p, n_tokens, n_single, false));
+        NRD_TRY((nrd_cuda_rope_single<T, C>(s, p, n_single)));
     }
     if (in_runs <= 0) {
         return NULL;
     }
-    return launch(s, hd64 ? rope_run_kernel<T, C, 64, false> : rope_run_kernel<T, C, 128, false>, runs,
-                  dim3(256), 0, p, n_tokens, n_single, whole);
+    return launch(s, p.g.hd == 64 ? rope_run_kernel<T, C, 64> : rope_run_kernel<T, C, 128>, runs, dim3(256), 0, p, n_tokens,
+                  n_single, whole);
 }
 
-/* Whether rope_run_kernel can do it; if so *err is what came of it. */
+/* Whether the kernels of the usual case can do it; if so *err is what came of it. */
 static bool rope_run(nrd_stream *s, const rope_params &p, const nrd_rope_kv_args *a, nrd_error **err)
 {
     const nrd_batch_view *b = a->batch;
@@ -652,7 +514,7 @@ static bool rope_run(nrd_stream *s, const rope_params &p, const nrd_rope_kv_args
     }
     if ((p.rope == NRD_ROPE_NONE ? !few : p.rope != NRD_ROPE_NEOX || p.rot != p.g.hd) || p.tree ||
         (p.g.hd != 64 && p.g.hd != 128) || p.g.bt % RUN != 0 ||
-        (!few && b->n_tokens < 2 * s->dev->n_sm) || !aligned16(a->qkv) || !aligned16(p.cache)) {
+        (!few && b->n_tokens < (n_single < b->n_tokens ? 2 : 1) * s->dev->n_sm) || !aligned16(a->qkv) || !aligned16(p.cache)) {
         return false;
     }
     const auto go = [&](auto t, auto c) {
