@@ -94,7 +94,7 @@ static void start(void)
     die(nrd_front_new(&front, core, &options, tracer));
     die(nrd_http_api_new(&api, front));
     http.cfg = (nrd_http_config){.name = "HTTP", .max_body_bytes = (size_t)options.http_max_input_bytes,
-                                 .stall_secs = 120, .min_rate = 1024, .handle = nrd_http_router_handle,
+                                 .stall_secs = 120, .min_rate = 1024, .handle = nrd_http_router_handle, .fail = nrd_http_router_fail,
                                  .user = nrd_http_api_router(api)};
     loop = nrd_xcalloc(1, sizeof *loop);
     http.loops = loop;
