@@ -113,6 +113,21 @@ nrd_error *nrd_quant_own_groups(nrd_quant_weight *w, const nrd_quant_settings *s
     return nrd_quant_groups(w, w->cols / n);
 }
 
+enum { MX_BLOCK = 32, NV_BLOCK = 16 }; /* columns that share an exponent (OCP Microscaling 1.0), a scale of NVFP4 */
+
+/* One scale is enough where the settings have none for less than the whole weight. */
+static nrd_error *check_one(const nrd_quant_weight *w, nrd_dtype dtype, const nrd_quant_settings *s)
+{
+    const int64_t packed = dtype == NRD_DTYPE_U8 ? MX_BLOCK : dtype == NRD_DTYPE_F8_E4M3 ? NV_BLOCK : 0;
+    const int64_t rows = s->block_rows > 0 ? s->block_rows : packed ? 1 : w->rows;
+    const int64_t cols = s->block_rows > 0 ? s->block_cols : packed ? packed : w->cols;
+
+    return w->rows <= rows && w->cols <= cols
+               ? nrd_quant_shape(&w->scales, dtype, -1, -1)
+               : nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' is one number, expected one for each block of %lld x %lld numbers",
+                            w->scales.name, (long long)rows, (long long)cols);
+}
+
 nrd_error *nrd_quant_spread(nrd_quant_weight *w, nrd_dtype dtype, const nrd_quant_settings *s)
 {
     const nrd_src_tensor *t = &w->scales;
@@ -123,7 +138,7 @@ nrd_error *nrd_quant_spread(nrd_quant_weight *w, nrd_dtype dtype, const nrd_quan
     NRD_TRY(nrd_quant_groups(w, -1));
     if (t->data_bytes == nrd_dtype_block_bytes(given)) {
         w->row_group = w->rows;
-        return nrd_quant_shape(t, dtype, -1, -1);
+        return check_one(w, dtype, s);
     }
     w->scale_row = 1;
     if (t->n_dims == 1) {
@@ -141,6 +156,10 @@ nrd_error *nrd_quant_spread(nrd_quant_weight *w, nrd_dtype dtype, const nrd_quan
                               t->name, (long long)t->dims[1], (long long)w->cols);
         }
         NRD_TRY(nrd_quant_groups(w, s->group_size > 0 ? s->group_size : w->cols / t->dims[1]));
+        if (dtype == NRD_DTYPE_U8 && w->group != MX_BLOCK) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has an exponent for each %lld columns, expected %d", t->name,
+                              (long long)w->group, MX_BLOCK);
+        }
         w->scale_row = w->n_groups;
     }
     return nrd_quant_shape(t, dtype, w->rows, w->n_groups);
