@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * linear on the matrix unit (AMX), for instruction set 4. See amx.h for the words.
  *
- * Block types  With one scale in 32 k. Two tiles of 16 rows are unpacked once into L1 as signed
- *              bytes - the tile that the instruction takes, since packed integers lie in groups
- *              of four k - and meet panels of 16 tokens. A block has its own scales, so its dot
- *              has K = 32: 16 x 16 sums go through L1 to the vector unit, which does the
- *              operations of the other forms in their order: the same bits. The steps of all
+ * Block types  Two tiles of 16 rows are unpacked once into L1 as signed bytes - the tile that the
+ *              instruction takes, since packed integers lie in groups of four k - and meet panels
+ *              of 16 tokens. A block has its own scales, so its dot has K = 32, or two of K = 16
+ *              where halves have theirs: 16 x 16 sums go through L1 to the vector unit, which does
+ *              the operations of the other forms in their order: the same bits. The steps of all
  *              panels are one pipeline: two dots are under way while older sums are scaled.
  * bfloat16     Packed pairs of k are the unit's tile as they lie. x = high + low, both bfloat16
  *              (what is left out is below 2^-17 of x); for every 32 k the sum takes the products
@@ -22,36 +22,41 @@
  * Measured     docs/performance/cpu-kernels.md. Cycles of a step out of L1: 60, 70 with a minimum.
  * Tried        Sums in a ring of 2 to 20 places, in case loads wait for stores to leave their
  *              queue: no better from 64 tokens on, up to -24 %. One dot under way -14 %, four
- *              -10 %. Some of the conversions as such: no better, with a minimum -15 %. The float part around the dot: worse. Panels of 8 tokens -12 %. Two scales
- *              in 32 k (q2_k, q3_k, q6_k) as twice K = 16: 0.8 of the AVX-512 form. bfloat16:
- *              asking for panels ahead -2 to -13 %; 128 or 320 columns -8 to +4 %; blocks of 32
- *              or 128 tokens -7 to +7 %, of 512 -14 %.
+ *              -10 %. Some of the conversions as such: no better, with a minimum -15 %. The float
+ *              part around the dot: worse. Panels of 8 tokens -12 %. From 16 tokens on: behind the
+ *              AVX-512 form. bfloat16: asking for panels ahead -2 to -13 %; 128 or 320 columns -8
+ *              to +4 %; blocks of 32 or 128 tokens -7 to +7 %, of 512 -14 %.
  */
 #define MX_OFFSET(type)                                                                            \
     ((type) == NRD_DTYPE_Q4_0                                             ? 8                      \
      : (type) == NRD_DTYPE_Q5_0                                           ? 16                     \
+     : (type) == NRD_DTYPE_Q6_K                                           ? 32                     \
+     : (type) == NRD_DTYPE_Q3_K                                           ? 4                      \
      : (type) == NRD_DTYPE_MXFP4                                          ? 12                     \
      : (type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 || IS_IQ4(type) ? 128                    \
                                                                           : 0)
 
 /* Tokens from which on block types use the unit (below, unpacking the weights costs more than it
- * saves); tiles at a time; columns of bfloat16 at a time. */
-enum { MX_FROM = 64, MX_PAIR = 2, MX_BF16_COLS = 224 };
+ * saves), those of 4 and 5 bits sooner; tiles at a time; columns of bfloat16 at a time. */
+enum { MX_FROM = 64, MX_FROM_SMALL = 32, MX_PAIR = 2, MX_BF16_COLS = 224 };
 enum {
     MX_T = NRD_LINEAR_MX_TOKENS,
     MX_TILE_ROOM = NRD_LINEAR_WIDE_BYTES / MX_PAIR,
     MX_PANEL_STEP = MX_T * PANEL_Q8_BYTES,
-    MX_ROOM_STEP = 512 + 128, /* of a block of a tile: integers, d, m (or places for them) */
 };
-_Static_assert(NRD_LINEAR_WIDE_BLOCKS *MX_ROOM_STEP <= MX_TILE_ROOM, "room of a tile");
+/* Of a tile, what a step meets: the integers of a block or of half of it, d, m (or places for them). */
+#define MX_INTS(halves) ((halves) ? 256 : 512)
+#define MX_ROOM_STEP(halves) (MX_INTS(halves) + 128)
+_Static_assert(NRD_LINEAR_WIDE_BLOCKS * 2 * MX_ROOM_STEP(1) <= MX_TILE_ROOM, "room of a tile");
 
 NRD_KERNEL void mx_unpack(const int type, const uint8_t *tile, int64_t ahead, int64_t n_blocks,
                           uint8_t *room)
 {
     const vi offset = vi_set1_8(MX_OFFSET(type));
+    const int halves = IS_HALVES(type), n_half = halves ? 2 : 1, n_groups = halves ? 4 : 8;
     tile_stream s = {tile, vf_zero(), vf_zero()};
 
-    for (int64_t b = 0; b < n_blocks; b++, room += MX_ROOM_STEP) {
+    for (int64_t b = 0; b < n_blocks; b++) {
         vf d[2], m[2];
         vi q[8];
         load_scales(type, b, &s, d, m);
@@ -60,21 +65,26 @@ NRD_KERNEL void mx_unpack(const int type, const uint8_t *tile, int64_t ahead, in
         }
         s.w = load_ints(type, s.w, q);
         NRD_UNROLL
-        for (int g = 0; g < 8; g++) {
-            vi_store(room + g * 64, MX_OFFSET(type) ? _mm512_sub_epi8(q[g], offset) : q[g]);
-        }
-        if (type != NRD_DTYPE_I8) {
-            vf_store((float *)(void *)(room + 512), d[0]);
-        }
-        if (HAS_MIN(type)) {
-            vf_store((float *)(void *)(room + 576), m[0]);
+        for (int h = 0; h < n_half; h++, room += MX_ROOM_STEP(halves)) {
+            float *scales = (float *)(void *)(room + MX_INTS(halves));
+            NRD_UNROLL
+            for (int g = 0; g < n_groups; g++) {
+                vi v = q[h * 4 + g];
+                vi_store(room + g * 64, MX_OFFSET(type) ? _mm512_sub_epi8(v, offset) : v);
+            }
+            if (type != NRD_DTYPE_I8) {
+                vf_store(scales, d[h]);
+            }
+            if (HAS_MIN(type)) {
+                vf_store(scales + 16, m[h]);
+            }
         }
     }
 }
 
 /* What the kernel for a step needs to know of a type. */
 typedef struct mx_kind {
-    bool has_min, has_scale;
+    bool has_min, has_scale, halves; /* halves: two steps a block, of 16 k each */
 } mx_kind;
 
 /* Unpacked tiles, MX_TILE_ROOM apart, against all panels. */
@@ -88,7 +98,7 @@ typedef struct mx_job {
     int64_t y_stride;
 } mx_job;
 
-/* A run is one tile and one panel, a step one block of it. Runs go through tiles, then panels. */
+/* A run is one tile and one panel, a step one block of it or half a block. Runs go through tiles, then panels. */
 typedef struct mx_place {
     const uint8_t *panel, *room;
     int32_t tile, token;
@@ -113,11 +123,12 @@ NRD_INLINE vf mx_to_float(vi sum)
     return vf_sub(_mm512_castsi512_ps(vi_add(sum, vi_set1_32(BITS))), vf_set1(12582912.0f));
 }
 
-/* The float part of a step. */
-NRD_KERNEL void mx_scale(const mx_kind kind, const uint8_t *panel, const uint8_t *room, const int32_t *sum, vf *acc)
+/* The float part of a step, of half h of a block. */
+NRD_KERNEL void mx_scale(const mx_kind kind, const int h, const uint8_t *panel, const uint8_t *room, const int32_t *sum,
+                         vf *acc)
 {
-    const float *xd = (const float *)(const void *)(panel + MX_T * 32), *xs = xd + MX_T;
-    const float *scales = (const float *)(const void *)(room + 512);
+    const float *xd = (const float *)(const void *)(panel + MX_T * 32), *xs = xd + (1 + h) * MX_T;
+    const float *scales = (const float *)(const void *)(room + MX_INTS(kind.halves));
     const vf d = kind.has_scale ? vf_load(scales) : vf_zero();
     const vf m = kind.has_min ? vf_load(scales + 16) : vf_zero();
 
@@ -164,35 +175,36 @@ NRD_KERNEL void mx_end(float *y, int64_t step, int32_t n, const vf *acc)
         mx_load(b, next_room, 64);                                                                 \
         mx_load(a, next_panel, 32);                                                                \
         mx_dot_i8(c, a, b);                                                                        \
-        next_room += MX_ROOM_STEP;                                                                 \
-        next_panel += MX_PANEL_STEP;                                                               \
-        if (--next_blocks == 0) {                                                                  \
+        next_room += MX_ROOM_STEP(kind.halves);                                                    \
+        next_panel += !kind.halves ? MX_PANEL_STEP : c == 0 ? 16 : MX_PANEL_STEP - 16;             \
+        if (--next_steps == 0) {                                                                   \
             mx_next(&next, j);                                                                     \
             if (next.token >= j->n_tokens) {                                                       \
                 next = (mx_place){.panel = j->panels, .room = j->room};                            \
             }                                                                                      \
             next_room = next.room;                                                                 \
             next_panel = next.panel;                                                               \
-            next_blocks = n_blocks;                                                                \
+            next_steps = n_steps;                                                                  \
         }                                                                                          \
     } while (0)
-/* A step's sums leave their register, which then takes the dots of the step after the next one. */
+/* A step's sums leave their register, which then takes the dots of the step after the next one. Of halves, register 0 has
+ * the first ones. */
 #define MX_STEP(c, a, b)                                                                           \
     do {                                                                                           \
         mx_store(c, sums, 64);                                                                     \
         MX_DOTS(c, a, b);                                                                          \
-        mx_scale(kind, panel, room, sums, acc);                                                    \
-        panel += MX_PANEL_STEP;                                                                    \
-        room += MX_ROOM_STEP;                                                                      \
+        mx_scale(kind, kind.halves ? c : 0, panel, room, sums, acc);                               \
+        panel += kind.halves && c == 0 ? 0 : MX_PANEL_STEP;                                        \
+        room += MX_ROOM_STEP(kind.halves);                                                         \
     } while (0)
 
 NRD_KERNEL void mx_run(const mx_kind kind, const mx_job *j)
 {
     _Alignas(64) int32_t sums[MX_T * 16];
-    const int64_t n_blocks = j->n_blocks;
+    const int64_t n_steps = j->n_blocks * (kind.halves ? 2 : 1);
     mx_place at = {.panel = j->panels, .room = j->room}, next = at;
     const uint8_t *next_room = next.room, *next_panel = next.panel;
-    int64_t next_blocks = n_blocks;
+    int64_t next_steps = n_steps;
     bool is_second = false; /* the run begins with sums in register 1 */
 
     MX_DOTS(0, 4, 6);
@@ -201,19 +213,19 @@ NRD_KERNEL void mx_run(const mx_kind kind, const mx_job *j)
         float *y = j->y + at.token * j->y_stride + at.tile * 16;
         const int32_t n = j->n_tokens - at.token < MX_T ? j->n_tokens - at.token : MX_T;
         const uint8_t *panel = at.panel, *room = at.room;
-        int64_t b = n_blocks;
+        int64_t left = n_steps;
         vf acc[MX_T];
 
         mx_begin(j, y, n, acc);
         if (is_second) {
             MX_STEP(1, 5, 7);
-            b--;
+            left--;
         }
-        for (; b >= 2; b -= 2) {
+        for (; left >= 2; left -= 2) {
             MX_STEP(0, 4, 6);
             MX_STEP(1, 5, 7);
         }
-        is_second = b > 0;
+        is_second = left > 0;
         if (is_second) {
             MX_STEP(0, 4, 6);
         }
@@ -233,12 +245,15 @@ typedef void (*mx_run_fn)(const mx_job *j);
 MX_RUN(min, .has_min = true, .has_scale = true)
 MX_RUN(plain, .has_scale = true)
 MX_RUN(int8, .has_scale = false)
+MX_RUN(min_halves, .has_min = true, .has_scale = true, .halves = true)
+MX_RUN(plain_halves, .has_scale = true, .halves = true)
 
 static void mx_blocks(const nrd_linear_mx *a, mx_unpack_fn unpack, mx_run_fn run)
 {
-    static const mx_config config = {.palette = 1,
-                                     .rows = {MX_T, MX_T, MX_T, MX_T, MX_T, MX_T, 8, 8},
-                                     .row_bytes = {64, 64, 64, 64, 32, 32, 64, 64}};
+    const uint8_t groups = IS_HALVES(a->type) ? 4 : 8, bytes = (uint8_t)(groups * 4);
+    const mx_config config = {.palette = 1,
+                              .rows = {MX_T, MX_T, MX_T, MX_T, MX_T, MX_T, groups, groups},
+                              .row_bytes = {64, 64, 64, 64, bytes, bytes, 64, 64}};
     const int64_t most = NRD_LINEAR_WIDE_BLOCKS, n_pieces = (a->len + most - 1) / most;
     const int64_t piece = IS_K(a->type) ? most / 8 * 8 : (a->len + n_pieces - 1) / n_pieces;
     mx_job j = {.room = a->room,
@@ -476,8 +491,11 @@ MX_UNPACK(Q5_0)
 MX_UNPACK(Q5_1)
 MX_UNPACK(Q8_0)
 MX_UNPACK(I8)
+MX_UNPACK(Q2_K)
+MX_UNPACK(Q3_K)
 MX_UNPACK(Q4_K)
 MX_UNPACK(Q5_K)
+MX_UNPACK(Q6_K)
 MX_UNPACK(IQ4_NL)
 MX_UNPACK(IQ4_XS)
 MX_UNPACK(MXFP4)
@@ -495,8 +513,11 @@ static void linear_mx(const nrd_linear_mx *a)
         MX_ROW(Q5_1, min)
         MX_ROW(Q8_0, plain)
         MX_ROW(I8, int8)
+        MX_ROW(Q2_K, min_halves)
+        MX_ROW(Q3_K, plain_halves)
         MX_ROW(Q4_K, min)
         MX_ROW(Q5_K, min)
+        MX_ROW(Q6_K, plain_halves)
         MX_ROW(IQ4_NL, plain)
         MX_ROW(IQ4_XS, plain)
         MX_ROW(MXFP4, plain)
@@ -514,13 +535,17 @@ static int32_t linear_mx_from(nrd_dtype type)
     case NRD_DTYPE_Q4_1:
     case NRD_DTYPE_Q5_0:
     case NRD_DTYPE_Q5_1:
-    case NRD_DTYPE_Q8_0:
-    case NRD_DTYPE_I8:
     case NRD_DTYPE_Q4_K:
     case NRD_DTYPE_Q5_K:
     case NRD_DTYPE_IQ4_NL:
     case NRD_DTYPE_IQ4_XS:
     case NRD_DTYPE_MXFP4:
+        return MX_FROM_SMALL;
+    case NRD_DTYPE_Q8_0:
+    case NRD_DTYPE_I8:
+    case NRD_DTYPE_Q2_K:
+    case NRD_DTYPE_Q3_K:
+    case NRD_DTYPE_Q6_K:
         return MX_FROM;
     default:
         return 0;
