@@ -12,6 +12,8 @@
 #   tests/gpu/engine.sh latency [FOLDER] one request after the other
 #   tests/gpu/engine.sh cold [FOLDER]    the first run after a load beside the second, without kept choices and with
 #   tests/gpu/engine.sh published [FOLDER] many requests at a time, with the recipe of the published tables
+#   tests/gpu/engine.sh large [FOLDER]   a 70B model on one GPU
+#   tests/gpu/engine.sh needles          needles in long prompts, with caches of 16 and 8 bits
 #   tests/gpu/engine.sh experts [FOLDER] mixtures of experts: many requests at a time, and one
 #   tests/gpu/engine.sh bench [FOLDER]   all of these, then more of them
 #   tests/gpu/engine.sh server [FOLDER]  many requests at a time through the server
@@ -100,7 +102,7 @@ engine() { # NAME CONFIG OPTION...
 
 big() { # fp8, fp8-head16 (the head in 16 bits, as the published tables have it) or bf16: the engine's folder
     if [ "$1" = fp8-head16 ]; then
-        engine llama-8b-fp8-head16 llama-3.1-8b --quantize fp8 --fp8_kv_cache --max_batch_size 1024 --max_seq_len 8192 >&2
+        engine llama-8b-fp8-head16 llama-3.1-8b --quantize fp8 --fp8_kv_cache --max_batch_size 1024 --max_seq_len 22528 >&2
     elif [ "$1" = fp8 ]; then
         engine llama-8b-fp8 llama-3.1-8b --quantize fp8 --quantize_lm_head --fp8_kv_cache \
             --max_batch_size 1024 --max_seq_len 22528 >&2
@@ -114,7 +116,9 @@ latency() { # batch 1, and the time to the first token of a long prompt
     local e
     engine gpt2-medium-fp16 gpt2-medium --dtype float16 --max_batch_size 8
     $nereid bench latency "$folder/gpt2-medium-fp16" --device cuda --input_mean 24 --output_mean 200 --num_requests 5
-    for type in fp8 bf16; do
+    engine llama-1b-bf16 llama-3.2-1b --dtype bfloat16 --max_batch_size 8 --max_seq_len 4096
+    $nereid bench latency "$folder/llama-1b-bf16" --device cuda --input_mean 24 --output_mean 200 --num_requests 5
+    for type in fp8-head16 fp8 bf16; do
         e=$(big $type)
         $nereid bench latency "$e" --device cuda --input_mean 24 --output_mean 200 --num_requests 3
         $nereid bench latency "$e" --device cuda --input_mean 2048 --output_mean 2 --num_requests 5
@@ -147,9 +151,30 @@ cold() {
 
 published() { # the recipe of the published tables
     throughput fp8-head16 128 128 3000 1024
+    throughput fp8-head16 128 2048 1000 736
+    throughput fp8-head16 128 4096 436 436
     throughput fp8-head16 500 2000 512 512
     throughput fp8-head16 1000 1000 1024 512
+    throughput fp8-head16 1000 2000 512 512
     throughput fp8-head16 2048 128 1200 512
+    throughput fp8-head16 2048 2048 512 512
+    throughput fp8-head16 5000 500 320 320
+    throughput fp8-head16 20000 2000 76 76
+}
+
+large() { # a model of 73 GB in fp8 on one GPU
+    engine llama-70b-fp8 llama-3.1-70b --quantize fp8 --fp8_kv_cache --max_batch_size 1024 --max_seq_len 4096
+    $nereid bench throughput "$folder/llama-70b-fp8" --device cuda --input_mean 128 --output_mean 128 --num_requests 1500 \
+        --concurrency 768 --max_batch_size 768
+    $nereid bench latency "$folder/llama-70b-fp8" --device cuda --input_mean 24 --output_mean 100 --num_requests 2
+}
+
+needles() { # what a cache of 8 bits finds in long prompts beside one of 16; a model that knows them (scripts/fetch_model)
+    local type model
+    model=$(scripts/fetch_model qwen2.5-coder) || return
+    for type in auto fp8 int8; do
+        $nereid eval "$model" --device cuda --kv_cache_dtype $type --needle 2000,8000,16000,30000 --samples 10
+    done
 }
 
 experts() {
@@ -169,6 +194,7 @@ experts() {
 bench() {
     latency
     published
+    large
     experts
     throughput fp8 128 128 3000 1024
     throughput fp8 128 2048 1024 768

@@ -10,6 +10,7 @@ typedef struct attn_speed {
     bool ragged;
     int32_t n_prompts, q_len, prompt_ctx;
     int32_t common;     /* tokens at the beginning that all have in the same blocks */
+    int32_t first;      /* the first single's context, where it has a longer one of its own */
     bool eight, beside; /* rows of 8 bits out; also told how much each kind of sequence asks */
 } attn_speed;
 
@@ -74,6 +75,8 @@ static const attn_speed table[] = {
     {ON_CUDA, LLAMA, 512, 1024, true, .beside = true},
     {ON_CUDA, LLAMA, 256, 1024, true, .beside = true},
     {ON_CUDA, LLAMA, 128, 256, true, .beside = true},
+    {ON_CUDA, LLAMA, 501, 512, true, .first = 100000, .beside = true},
+    {ON_CUDA, LLAMA, 501, 512, true, .beside = true},
     {ON_CUDA, LLAMA, 64, 20000, true, .beside = true},
     {ON_CUDA, LLAMA, 256, 5000, true, .beside = true},
     {ON_CUDA, LLAMA, 16, 20000, true, .beside = true},
@@ -114,20 +117,22 @@ static void make_view(const attn_speed *s, const target *t, int32_t bt, attn_run
                       int64_t *n_blocks)
 {
     const int32_t n_seqs = s->n_single + s->n_prompts, n = s->n_single + s->n_prompts * s->q_len;
-    const int32_t most = s->ctx > s->prompt_ctx ? s->ctx : s->prompt_ctx,
-                  stride = (most + bt - 1) / bt;
+    const int32_t usual = s->ctx > s->prompt_ctx ? s->ctx : s->prompt_ctx, most = s->first > usual ? s->first : usual;
+    const int32_t per_seq = (usual + bt - 1) / bt, stride = (most + bt - 1) / bt;
     int32_t *table_of = host((size_t)(n_seqs * stride) * 4), *pos = host((size_t)n * 4),
             *seq = host((size_t)n * 4);
     int32_t *start = host((size_t)(n_seqs + 1) * 4), *len = host((size_t)n_seqs * 4);
     double cached = 0, pairs = 0, prompt_pairs = 0;
 
-    *n_blocks = (int64_t)n_seqs * stride;
+    *n_blocks = (int64_t)n_seqs * per_seq + stride - per_seq;
     for (int32_t q = 0; q < n_seqs; q++) {
         const int32_t fresh = q < s->n_single ? 1 : s->q_len,
                       ctx = q < s->n_single ? s->ctx : s->prompt_ctx;
-        len[q] = s->ragged && q < s->n_single ? rnd_in(ctx / 2, ctx) : ctx;
+        len[q] = s->first && q == 0 ? s->first : s->ragged && q < s->n_single ? rnd_in(ctx / 2, ctx) : ctx;
         for (int32_t k = 0; k < stride; k++) { /* neighbours in a sequence lie apart */
-            table_of[q * stride + k] = k * n_seqs + (k < s->common / bt ? 0 : q);
+            table_of[q * stride + k] = k < per_seq ? k * n_seqs + (k < s->common / bt ? 0 : q)
+                                       : q == 0    ? n_seqs * per_seq + k - per_seq
+                                                   : -1;
         }
         start[q + 1] = start[q] + fresh;
         cached += len[q] - (q > 0 ? s->common : 0);
@@ -211,6 +216,9 @@ static void speed_one(const attn_speed *s, const target *t, nrd_dtype kv, bool f
                        s->ragged   ? " ragged"
                        : s->common ? " shared"
                                    : "");
+        if (s->first) {
+            at += snprintf(shape + at, sizeof shape - (size_t)at, ", one %d", s->first);
+        }
     }
     if (s->n_prompts) {
         snprintf(shape + at, sizeof shape - (size_t)at, " %d x (%d of %d)", s->n_prompts, s->q_len,
