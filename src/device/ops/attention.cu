@@ -149,7 +149,7 @@ static nrd_error *attention_any(nrd_stream *s, const nrd_attention_args *a, void
 #define PREFILL_SM_FLOPS 3.8e12
 #define FORK_SECONDS 6e-6
 #define WORTH_SECONDS 5e-6
-enum { SHARE_STEP = 4, SHARE_LEAST = 8, SHORT_CONTEXT = 256, MIDDLE_CONTEXT = 1024, LONG_CONTEXT = 4096 };
+enum { SHARE_STEP = 4, SHARE_LEAST = 8, LONG_CONTEXT = 4096 };
 
 static double single_bytes(const nrd_attention_args *a)
 {
@@ -203,17 +203,15 @@ static nrd_error *attention_both(nrd_stream *s, const nrd_attention_args *a, voi
     return joined;
 }
 
-/* Where the ring's kernel reads faster. With half as many pairs of a sequence and a KV head as it has warps: contexts up to 256
- * tokens (1,024 sequences of 96 to 192: 86 us in place of 102) and from 1,025 on (256 of 750 to 1,500: 149, 152); between them the
- * other one is up to 4 % faster. With fewer pairs: contexts so long that its start does not count. A recorded step has the longest
- * context that it may go on to, not the sum of all. */
+/* Where the ring's kernel reads faster: half as many pairs of a sequence and a KV head as it has warps, whatever the contexts (1,024
+ * sequences of 64 to 128 tokens: 60 us in place of 87, of 256 to 512 207, 212), since a recorded step goes on with longer contexts than
+ * it was recorded with; or contexts so long that its start does not count. */
 static bool ring_alone(const nrd_stream *s, const nrd_attention_args *a, nrd_dtype o_dtype, int n)
 {
     const nrd_batch_view *b = a->batch;
     const bool many = (int64_t)n * a->kv.n_kv_heads * 2 >= (int64_t)s->dev->n_sm * RING_WARPS;
-    const bool fits_many = many && (b->max_ctx_len <= SHORT_CONTEXT || b->max_ctx_len > MIDDLE_CONTEXT);
     const bool is_long = b->single_ctx >= (int64_t)LONG_CONTEXT * n && single_bytes(a) > 100e-6 * s->dev->mem_rate;
-    return (fits_many || is_long) && nrd_cuda_attention_ring_fits(s, a, o_dtype, n);
+    return (many || is_long) && nrd_cuda_attention_ring_fits(s, a, o_dtype, n);
 }
 
 nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
