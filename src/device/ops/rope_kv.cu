@@ -153,12 +153,11 @@ template <typename T> static __device__ __forceinline__ void load_dv(const T *p,
 template <typename T, typename C, int HD> struct rope_block {
     static constexpr int HALF = HD / 2, LANES = HD / 16, HEADS = 32 / LANES; /* a head's lanes, a warp's heads */
     static constexpr int EW = 4 / (int)sizeof(C), EU = 16 / (int)sizeof(C);
-    static constexpr int WORDS = RUN / EW;
 
     struct shared {
         float cs[RUN][HALF], sn[RUN][HALF];
         int64_t at[RUN]; /* the token's block in the cache; < 0: not kept */
-        int pos[RUN], seq[RUN], in[RUN]; /* in: place in the block */
+        int pos[RUN], in[RUN], n[RUN];   /* in: place in the block; n: unit_tokens */
     };
 
     const rope_params &a;
@@ -205,7 +204,7 @@ template <typename T, typename C, int HD> struct rope_block {
             sh.at[tid] = block >= 0 && block < a.n_blocks ? (int64_t)block * a.g.block_elems : -1;
             sh.pos[tid] = pos;
             sh.in[tid] = pos % a.g.bt;
-            sh.seq[tid] = seq;
+            sh.n[tid] = unit_tokens(tid, pos, seq);
         }
         __syncthreads();
     }
@@ -271,86 +270,84 @@ template <typename T, typename C, int HD> struct rope_block {
 
     /* ---- V of a run ---- */
 
-    /* v[k]: of dimension d + k the run's tokens, as they lie in a unit. */
-    __device__ __forceinline__ void gather(int h, int d, uint32_t (*v)[WORDS]) const
+    /* How many tokens of this step lie in the unit of V that token t begins; 0: one before it does. */
+    __device__ __forceinline__ int unit_tokens(int t, int pos, int seq) const
     {
-        const T *x = qkv + (int64_t)(rotated + h) * HD + d;
+        const int begin = a.q_start[seq], end = a.q_start[seq + 1], place = pos % EU;
+        return place > 0 && first + t > begin ? 0 : min(EU - place, end - first - t);
+    }
+
+    /* v[k]: a unit of dimension d + k, of which the n tokens from t on are ours; they may reach into the next block's. WHOLE: all of it. */
+    template <bool WHOLE>
+    __device__ __forceinline__ void gather(int h, int d, int t, int place, int n, uint32_t (*v)[4]) const
+    {
+        const T *x = qkv + (t - place) * row + (int64_t)(rotated + h) * HD + d;
         const float inv = v_inverse<C>(a, h);
 #pragma unroll
-        for (int t = 0; t < RUN; t++) {
-            float e[DV];
-            if (t < nt) {
-                load_dv(x + t * row, e);
-            } else {
-#pragma unroll
-                for (int k = 0; k < DV; k++) {
-                    e[k] = 0.0f;
-                }
+        for (int j = 0; j < EU; j++) {
+            float e[DV] = {0.0f};
+            if (WHOLE || (j >= place && j < place + n)) {
+                load_dv(x + j * row, e);
             }
 #pragma unroll
             for (int k = 0; k < DV; k++) {
-                const uint32_t bits = bits_of(from_f<C>(e[k] * inv)) << (t % EW * 8 * (int)sizeof(C));
-                v[k][t / EW] = t % EW == 0 ? bits : v[k][t / EW] | bits;
+                const uint32_t bits = bits_of(from_f<C>(e[k] * inv)) << (j % EW * 8 * (int)sizeof(C));
+                v[k][j / EW] = j % EW == 0 ? bits : v[k][j / EW] | bits;
             }
         }
     }
 
-    /* Tokens t .. t + n of the run are neighbours in one sequence, from a place that n divides. */
-    __device__ __forceinline__ bool together(int t, int n) const
+    /* Word y of a unit of which the places [from, to) are ours. */
+    __device__ __forceinline__ void write_word(C *unit, int y, int from, int to, const uint32_t (*v)[4]) const
     {
-        return t + n <= nt && sh.pos[t] % n == 0 && sh.seq[t + n - 1] == sh.seq[t];
-    }
-
-    /* Word y of unit u: a word, or where its tokens are not neighbours, element by element. */
-    __device__ __forceinline__ void write_word(int h, int d, int u, int y, const uint32_t (*v)[WORDS]) const
-    {
-        const int t1 = u * EU + y * EW;
-        if (together(t1, EW)) {
-            C *to = cache + sh.at[t1] + v_at(h, sh.in[t1], d);
+        if (y * EW >= from && (y + 1) * EW <= to) {
 #pragma unroll
             for (int k = 0; k < DV; k++) {
-                if (sh.at[t1] >= 0) {
-                    *(uint32_t *)(to + k * EU) = v[k][4 * u + y];
-                }
+                *(uint32_t *)(unit + k * EU + y * EW) = v[k][y];
             }
             return;
         }
 #pragma unroll
         for (int z = 0; z < EW; z++) {
-            const int t = t1 + z;
-            if (t < nt && sh.at[t] >= 0) {
-                C *to = cache + sh.at[t] + v_at(h, sh.in[t], d);
+            if (y * EW + z >= from && y * EW + z < to) {
 #pragma unroll
                 for (int k = 0; k < DV; k++) {
-                    const uint32_t bits = v[k][4 * u + y] >> (z * 8 * (int)sizeof(C));
-                    memcpy(to + k * EU, &bits, sizeof(C));
+                    const uint32_t bits = v[k][y] >> (z * 8 * (int)sizeof(C));
+                    memcpy(unit + k * EU + y * EW + z, &bits, sizeof(C));
                 }
             }
         }
     }
 
-    __device__ __forceinline__ void write_run(int i) const
+    /* The unit of V that token t begins, of DV dimensions. */
+    __device__ __forceinline__ void write_unit(int i, int t) const
     {
-        const int h = i / (HD / DV), d = i % (HD / DV) * DV;
-        uint32_t v[DV][WORDS];
-        gather(h, d, v);
+        const int h = i / (HD / DV), d = i % (HD / DV) * DV, place = sh.in[t] % EU, n = sh.n[t];
+        C *unit = cache + sh.at[t] + v_at(h, sh.in[t] - place, d);
+        uint32_t v[DV][4];
+        if (n == EU) {
+            gather<true>(h, d, t, 0, n, v);
 #pragma unroll
-        for (int u = 0; u < RUN / EU; u++) {
-            const int t0 = u * EU;
-            if (together(t0, EU) && sh.at[t0] >= 0) { /* a whole unit of each dimension */
-                uint4 *to = (uint4 *)(cache + sh.at[t0] + v_at(h, sh.in[t0], d));
-#pragma unroll
-                for (int k = 0; k < DV; k++) {
-                    to[k] = make_uint4(v[k][4 * u], v[k][4 * u + 1], v[k][4 * u + 2], v[k][4 * u + 3]);
-                }
-                continue;
+            for (int k = 0; k < DV; k++) {
+                ((uint4 *)unit)[k] = make_uint4(v[k][0], v[k][1], v[k][2], v[k][3]);
             }
+            return;
+        }
+        gather<false>(h, d, t, place, n, v);
 #pragma unroll
-            for (int y = 0; y < 4; y++) {
-                if (t0 + y * EW >= nt) {
-                    break;
+        for (int y = 0; y < 4; y++) {
+            write_word(unit, y, place, place + n, v);
+        }
+    }
+
+    /* A unit belongs to the block that has its first token, so that blocks write whole ones wherever prompts begin in the batch. */
+    __device__ __forceinline__ void write_all() const
+    {
+        for (int t = 0; t < nt; t++) {
+            if (sh.n[t] > 0 && sh.at[t] >= 0) {
+                for (int i = tid; i < n_kv * (HD / DV); i += 256) {
+                    write_unit(i, t);
                 }
-                write_word(h, d, u, y, v);
             }
         }
     }
@@ -369,8 +366,8 @@ static __global__ void __launch_bounds__(256, 3)
     pdl_wait();
     pdl_go();
     b.rotate_all();
-    for (int i = b.tid; i < b.n_kv * (HD / DV) && b.do_v; i += 256) {
-        b.write_run(i);
+    if (b.do_v) {
+        b.write_all();
     }
 }
 
