@@ -343,10 +343,12 @@ static void take_ranges(void *user, nrd_thread *self)
 
 void nrd_qmath_each(nrd_qmath *m, int64_t n, void (*fn)(void *user, int64_t from, int64_t to), void *user)
 {
-    const int64_t step = n / ((int64_t)nrd_threads_size(m->threads) * PIECES) + 1;
-    /* rows that are rounded together are not parted */
-    shared_loop l = {.fn = fn, .user = user, .n = n, .step = step < NRD_QLANES ? step : (step + NRD_QLANES - 1) / NRD_QLANES * NRD_QLANES};
+    const int64_t threads = nrd_threads_size(m->threads), step = n / (threads * PIECES) + 1;
+    shared_loop l = {.fn = fn, .user = user, .n = n, .step = step};
 
+    if (n >= threads * NRD_QLANES) { /* rows that are rounded together are not parted */
+        l.step = (step + NRD_QLANES - 1) / NRD_QLANES * NRD_QLANES;
+    }
     if (n > 0) {
         nrd_threads_run(m->threads, take_ranges, &l);
     }
