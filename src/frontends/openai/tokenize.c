@@ -13,7 +13,6 @@ static nrd_error *read_messages(nrd_oai_question *q, nrd_oai_model *m, nrd_ids *
     nrd_str text = {0};
     nrd_error *err = nrd_oai_question_prompt(q, m, &text);
 
-    err = err ? err : nrd_oai_check_prompt(m, text.len, "messages");
     err = err ? err : nrd_tokenizer_encode(m->tokenizer, nrd_str_cstr(&text), text.len, NRD_ENCODE_PARSE_SPECIAL, ids);
     nrd_str_fini(&text);
     return err;
@@ -35,7 +34,6 @@ static nrd_error *read_text(nrd_oai_question *q, nrd_oai_model *m, nrd_ids *ids)
         return read_messages(q, m, ids);
     }
     if (nrd_json_is(prompt, NRD_JSON_STRING)) {
-        NRD_TRY(nrd_oai_check_prompt(m, prompt->n, "prompt"));
         return nrd_tokenizer_encode(m->tokenizer, prompt->str, prompt->n, how, ids);
     }
     return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "prompt", "must be a string, or give messages, or content");
