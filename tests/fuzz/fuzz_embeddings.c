@@ -78,9 +78,11 @@ static uint64_t read_pooled(const nrd_pooled_kind *kind, const nrd_json *root)
     return sum;
 }
 
+static nrd_openai front; /* of which messages ask nothing but that it is there */
+
 static uint64_t ask(nrd_json_doc *doc, bool back)
 {
-    nrd_oai_question q = {.doc = doc};
+    nrd_oai_question q = {.o = &front, .doc = doc};
     nrd_json_doc *answer = NULL;
     nrd_error *err = back ? detokenize(&q) : tokenize(&q);
     uint64_t sum = 1;
