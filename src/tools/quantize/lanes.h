@@ -22,7 +22,7 @@ typedef float nrd_lanes __attribute__((vector_size(4 * NRD_QLANES)));
 
 typedef struct nrd_lane_block {
     int64_t width, group;  /* columns; group: of move, at most so many share a scale */
-    const float *corner;   /* [width][NRD_QBLOCK] */
+    const float *corner;   /* [width][NRD_QBLOCK], and for move 7 numbers more that mean nothing */
     nrd_lanes x[NRD_QBLOCK], w[NRD_QBLOCK], codes[NRD_QBLOCK];
     nrd_lanes scale[NRD_QBLOCK], zero[NRD_QBLOCK]; /* of each column; of move: of each group */
 } nrd_lane_block;

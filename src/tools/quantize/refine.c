@@ -28,7 +28,7 @@ typedef struct refining {
     nrd_qplace spread;  /* [n, rows], of groups that are wider than a block: a group's numbers for scale 1, times the matrix */
     /* of a block */
     int64_t first, width;
-    float corner[BLOCK * BLOCK]; /* [width, width] of the raised matrix */
+    float corner[BLOCK * BLOCK + NRD_QLANES]; /* [width, width] of the raised matrix; sums read up to 7 numbers behind it */
     const float *lies;  /* [width, rows] left */
     float *moves;       /* [width, rows] by how much less the weights are off */
     const float *times; /* [width, rows] of spread */
