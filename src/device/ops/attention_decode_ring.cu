@@ -5,11 +5,11 @@
  *           head; activations bf16 or fp16. Hopper. No window, no softcap, no sink.
  * Work      One block a multiprocessor, RING_WARPS warps, each with a ring of its own of RING_SLOTS
  *           pieces of 8 KB in shared memory: K or V of 64 tokens of a head, both contiguous, brought by
- *           bulk copies that the warp itself asks for, without what lies behind a context's end: no block-wide waits after
- *           the start. All
- *           (sequence, head, tile) of the batch are cut into equal runs, one a warp, so ragged contexts
- *           balance; pairs cut by the end of a run are merged by the last of their warps to arrive, in
- *           order. Products are turned round (S^T = K Q^T, O^T = V^T P^T) as in attention_decode.cu.
+ *           bulk copies that the warp itself asks for, without what lies behind a context's end: no
+ *           block-wide waits after the start. All (sequence, head, tile) of the batch are cut into equal
+ *           runs, one a warp, so ragged contexts balance; pairs cut by the end of a run are merged by
+ *           the last of their warps to arrive, in order. Products are turned round (S^T = K Q^T,
+ *           O^T = V^T P^T) as in attention_decode.cu.
  * Bound     memory, from 48 multiprocessors on: 2 x head_dim bytes a token and KV head. A
  *           multiprocessor converts and multiplies 89 GB/s.
  * Measured  NVIDIA H200, 512 sequences x 1,500 tokens, 32 heads over 8: 48 blocks 4.16, 40 3.58, 32
