@@ -52,6 +52,7 @@ typedef enum nrd_dtype {
     NRD_DTYPE_NVFP4 = 45,   /* a float32 for the whole row, four E4M3 scales of 16 numbers, then 64 E2M1 numbers */
     NRD_DTYPE_NF4 = 46,     /* a float32 scale, then 64 places in a table (Dettmers et al., QLoRA, 2023) */
     NRD_DTYPE_FP4 = 47,     /* likewise, with bitsandbytes' other table; the scale is a twelfth of the largest number */
+    NRD_DTYPE_Q8_1 = 48, /* of checkpoints and engines: d and m in half precision, then 32 signed bytes; d q + m. Not ggml's Q8_1 */
     NRD_DTYPE_COUNT_ = 64,
 } nrd_dtype;
 

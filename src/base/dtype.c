@@ -33,6 +33,7 @@ static const struct {
     {NRD_DTYPE_Q5_0, "q5_0", {NULL, NULL, NULL}, 32, 22},
     {NRD_DTYPE_Q5_1, "q5_1", {NULL, NULL, NULL}, 32, 24},
     {NRD_DTYPE_Q8_0, "q8_0", {NULL, NULL, NULL}, 32, 34},
+    {NRD_DTYPE_Q8_1, "q8_1", {NULL, NULL, NULL}, 32, 36},
     {NRD_DTYPE_Q2_K, "q2_k", {NULL, NULL, NULL}, 256, 84},
     {NRD_DTYPE_Q3_K, "q3_k", {NULL, NULL, NULL}, 256, 110},
     {NRD_DTYPE_Q4_K, "q4_k", {NULL, NULL, NULL}, 256, 144},
@@ -106,7 +107,7 @@ size_t nrd_dtype_block_bytes(nrd_dtype t)
 
 bool nrd_dtype_is_quant(nrd_dtype t)
 {
-    return t >= NRD_DTYPE_Q4_0 && t <= NRD_DTYPE_MXFP4;
+    return (t >= NRD_DTYPE_Q4_0 && t <= NRD_DTYPE_MXFP4) || t == NRD_DTYPE_Q8_1;
 }
 
 bool nrd_dtype_is_packed(nrd_dtype t)

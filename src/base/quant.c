@@ -180,6 +180,13 @@ static void dequant_block(nrd_dtype t, const uint8_t *p, float *y)
             y[j] = (float)(int8_t)p[2 + j] * d;
         }
         break;
+    case NRD_DTYPE_Q8_1:
+        d = get16(p);
+        m = get16(p + 2);
+        for (int j = 0; j < QK; j++) {
+            y[j] = (float)(int8_t)p[4 + j] * d + m;
+        }
+        break;
     case NRD_DTYPE_IQ4_NL:
         d = get16(p);
         for (int j = 0; j < 16; j++) {
@@ -347,6 +354,21 @@ static float fit_affine(const float *x, int n, int hi, bool floor_zero, float *o
     }
     *out_min = best_m;
     return best_s;
+}
+
+/* The smallest number has the lowest code. */
+static void quant_q8_1(const float *x, uint8_t *p)
+{
+    float low = x[0], high = x[0];
+
+    for (int i = 1; i < QK; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    const float d = put16(p, (high - low) / 255.0f), inv = d > 0 ? 1.0f / d : 0, m = put16(p + 2, low + 128.0f * d);
+    for (int i = 0; i < QK; i++) {
+        p[4 + i] = (uint8_t)(int8_t)round_to((x[i] - m) * inv, -128, 127);
+    }
 }
 
 static void quant_simple(nrd_dtype t, const float *x, uint8_t *p)
@@ -613,6 +635,9 @@ bool nrd_quantize_row(nrd_dtype t, const float *src, void *dst, int64_t n)
         case NRD_DTYPE_Q5_1:
         case NRD_DTYPE_Q8_0:
             quant_simple(t, src + i, p);
+            break;
+        case NRD_DTYPE_Q8_1:
+            quant_q8_1(src + i, p);
             break;
         case NRD_DTYPE_Q2_K:
         case NRD_DTYPE_Q4_K:

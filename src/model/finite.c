@@ -30,6 +30,7 @@ static const struct {
     {NRD_DTYPE_MXFP4, NRD_DTYPE_U8, 0, false},    {NRD_DTYPE_MXFP8, NRD_DTYPE_U8, 0, false},
     {NRD_DTYPE_F8_B128, NRD_DTYPE_F32, 0, false}, {NRD_DTYPE_NVFP4, NRD_DTYPE_F32, 0, false},
     {NRD_DTYPE_NF4, NRD_DTYPE_F32, 0, false},     {NRD_DTYPE_FP4, NRD_DTYPE_F32, 0, false},
+    {NRD_DTYPE_Q8_1, NRD_DTYPE_F16, 0, true},
 };
 
 /* NaN and infinity are what has all bits of the exponent: one more at its lowest sets the bit of the sign, which was cut off. */

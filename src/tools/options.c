@@ -240,7 +240,7 @@ nrd_error *nrd_tool_parse_quant(const char *word, nrd_dtype *out)
     if (!known || !weights) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "quantization '%s' is not supported; known: int8, "
                           "int4, fp8, int8_wo, int4_wo, full_prec, float32, float16, bfloat16, "
-                          "q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4", word);
+                          "q4_0, q4_1, q5_0, q5_1, q8_0, q8_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4", word);
     }
     return NULL;
 }

@@ -90,7 +90,7 @@ def checkpoints():
         yield name, [text({**few, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
     quantized.RECIPES["ct-marlin-4"]["group"] = -1
-    for name, width in (("gptq-p-7", 32), ("gptq-8-act", 64), ("ct-24-fp8", 32), ("torchao-int4", 64), ("torchao-tiles-2", 32)):
+    for name, width in (("gptq-p-7", 32), ("gptq-8-act", 64), ("mlx-8", 32), ("ct-8-asym", 64), ("ct-24-fp8", 32), ("torchao-int4", 64), ("torchao-tiles-2", 32)):
         wide = {key: np.ones([width if n in (HIDDEN, HIDDEN // HEADS) else n for n in x.shape], np.float32) for key, x in ones.items()}
         quantized.RECIPES[name]["group"] = 32
         tensors, fields, _ = quantized.quantized(wide, name)

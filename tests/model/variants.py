@@ -64,7 +64,7 @@ def _tiny():
                          ("llama", "ct-fp8"), ("llama", "ct-mxfp4"), ("llama", "ct-mxfp8"), ("llama", "modelopt-awq-columns"),
                          ("llama", "modelopt-w4a8-columns"), ("llama", "modelopt-nvfp4-columns"), ("llama", "modelopt-w4a8-nvfp4"), ("llama", "ct-nvfp4"), ("phi3", "ct-8-row"),
                          ("gpt_neox", "ct-fp8"), ("qwen3_moe", "ct-8-row"), ("deepseek_v3", "fp8"), ("llama", "hqq-4"), ("llama", "hqq-3-columns"),
-                         ("llama", "bitnet"), ("llama", "mlx-4"), ("llama", "ct-24-fp8"), ("llama", "ct-marlin-4"), ("llama", "torchao-int4"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double"), ("llama", "bnb-fp4")):
+                         ("llama", "hqq-8"), ("llama", "bitnet"), ("llama", "mlx-4"), ("llama", "mlx-8"), ("llama", "ct-8-asym"), ("llama", "ct-24-fp8"), ("llama", "ct-marlin-4"), ("llama", "torchao-int4"), ("llama", "bnb-nf4"), ("llama", "bnb-nf4-double"), ("llama", "bnb-fp4")):
         mins = HALF_MINS if recipe in ("gptq-4-asym", "gptq-4-32", "gptq-4-act-asym", "awq", "hqq-4", "bitnet", "mlx-4", "torchao-int4") else {}
         dtype = "float32" if recipe in UNPACKED else "float16"
         yield row(f"{arch}-{recipe}", arch, "safetensors", dtype=dtype, shards=1, quantized=recipe, **short, **mins)

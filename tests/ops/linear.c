@@ -134,7 +134,7 @@ static bool takes_exact(const linear_case *c, const nrd_weight *loaded, nrd_dtyp
 static bool may_be_exact(const linear_case *c, nrd_dtype t)
 {
     return !kind->is_exact && c->n <= 4 && !c->deterministic &&
-           (t == NRD_DTYPE_Q5_0 || t == NRD_DTYPE_Q5_1 || t == NRD_DTYPE_Q8_0 || t == NRD_DTYPE_Q5_K);
+           (t == NRD_DTYPE_Q5_0 || t == NRD_DTYPE_Q5_1 || t == NRD_DTYPE_Q8_0 || t == NRD_DTYPE_Q8_1 || t == NRD_DTYPE_Q5_K);
 }
 
 /* Whether the device rounds a token itself and leaves its largest number as it is. */
@@ -410,7 +410,7 @@ static nrd_dtype y_of(nrd_dtype t, int k)
     if (kind->is_exact || t == NRD_DTYPE_F32) {
         return NRD_DTYPE_F32;
     }
-    if (k_type || t == NRD_DTYPE_I8 || (t >= NRD_DTYPE_Q4_0 && t <= NRD_DTYPE_Q8_0)) {
+    if (k_type || t == NRD_DTYPE_I8 || t == NRD_DTYPE_Q8_1 || (t >= NRD_DTYPE_Q4_0 && t <= NRD_DTYPE_Q8_0)) {
         return kept[k % 4];
     }
     return k % 2 ? NRD_DTYPE_BF16 : t == NRD_DTYPE_F16 && k % 4 ? NRD_DTYPE_F16 : NRD_DTYPE_F32;

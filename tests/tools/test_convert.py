@@ -153,7 +153,7 @@ def test_block_formats_are_kept_bit_for_bit(quant, tmp_path):
             assert t[f"transformer.layers.{layer}.{name}.weight"].tobytes() in data
 
 
-@pytest.mark.parametrize("options", [[], ["--quantize", "int8"], ["--quantize", "q4_0"], ["--dtype", "float16"]])
+@pytest.mark.parametrize("options", [[], ["--quantize", "int8"], ["--quantize", "q4_0"], ["--quantize", "q8_1"], ["--dtype", "float16"]])
 def test_a_build_through_a_checkpoint_is_the_same(options, tmp_path):
     assert make(tmp_path / "m", "qwen2", dtype="bfloat16").returncode == 0
     nereid("build", tmp_path / "m", "-o", tmp_path / "direct", *options)

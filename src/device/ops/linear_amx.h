@@ -28,13 +28,13 @@
  *              to +4 %; blocks of 32 or 128 tokens -7 to +7 %, of 512 -14 %.
  */
 #define MX_OFFSET(type)                                                                            \
-    ((type) == NRD_DTYPE_Q4_0                                             ? 8                      \
-     : (type) == NRD_DTYPE_Q5_0                                           ? 16                     \
-     : (type) == NRD_DTYPE_Q6_K                                           ? 32                     \
-     : (type) == NRD_DTYPE_Q3_K                                           ? 4                      \
-     : (type) == NRD_DTYPE_MXFP4                                          ? 12                     \
-     : (type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 || IS_IQ4(type) ? 128                    \
-                                                                          : 0)
+    ((type) == NRD_DTYPE_Q4_0         ? 8                                                         \
+     : (type) == NRD_DTYPE_Q5_0       ? 16                                                        \
+     : (type) == NRD_DTYPE_Q6_K       ? 32                                                        \
+     : (type) == NRD_DTYPE_Q3_K       ? 4                                                         \
+     : (type) == NRD_DTYPE_MXFP4      ? 12                                                        \
+     : IS_8_BIT(type) || IS_IQ4(type) ? 128                                                       \
+                                      : 0)
 
 /* Tokens from which on block types use the unit (below, unpacking the weights costs more than it
  * saves), those of 4 and 5 bits sooner; tiles at a time; columns of bfloat16 at a time. */
@@ -490,6 +490,7 @@ MX_UNPACK(Q4_1)
 MX_UNPACK(Q5_0)
 MX_UNPACK(Q5_1)
 MX_UNPACK(Q8_0)
+MX_UNPACK(Q8_1)
 MX_UNPACK(I8)
 MX_UNPACK(Q2_K)
 MX_UNPACK(Q3_K)
@@ -512,6 +513,7 @@ static void linear_mx(const nrd_linear_mx *a)
         MX_ROW(Q5_0, plain)
         MX_ROW(Q5_1, min)
         MX_ROW(Q8_0, plain)
+        MX_ROW(Q8_1, min)
         MX_ROW(I8, int8)
         MX_ROW(Q2_K, min_halves)
         MX_ROW(Q3_K, plain_halves)
@@ -542,6 +544,7 @@ static int32_t linear_mx_from(nrd_dtype type)
     case NRD_DTYPE_MXFP4:
         return MX_FROM_SMALL;
     case NRD_DTYPE_Q8_0:
+    case NRD_DTYPE_Q8_1:
     case NRD_DTYPE_I8:
     case NRD_DTYPE_Q2_K:
     case NRD_DTYPE_Q3_K:

@@ -172,6 +172,7 @@ static void linear_panel(const nrd_linear_panel *a)
     }
 }
 
+#define IS_8_BIT(type) ((type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_Q8_1 || (type) == NRD_DTYPE_I8)
 /* The table of IQ4, as unsigned bytes (value + 128). */
 #define IS_IQ4(type) ((type) == NRD_DTYPE_IQ4_NL || (type) == NRD_DTYPE_IQ4_XS)
 static const uint8_t iq4_bytes[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
@@ -183,7 +184,7 @@ NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
 {
     const vi nib = vi_set1_8(15), two = vi_set1_8(3);
 
-    if (type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8) {
+    if (IS_8_BIT(type)) {
         NRD_UNROLL
         for (int g = 0; g < 8; g++) {
             w[g] = vi_load(p + g * 64);
@@ -250,21 +251,23 @@ NRD_KERNEL const uint8_t *load_ints(const int type, const uint8_t *p, vi w[8])
 #define IS_K(type) (((type) >= NRD_DTYPE_Q2_K && (type) <= NRD_DTYPE_Q6_K) || (type) == NRD_DTYPE_IQ4_XS)
 #define IS_HALVES(type) ((type) == NRD_DTYPE_Q2_K || (type) == NRD_DTYPE_Q3_K || (type) == NRD_DTYPE_Q6_K)
 #define HAS_MIN(type)                                                                              \
-    ((type) == NRD_DTYPE_Q4_1 || (type) == NRD_DTYPE_Q5_1 || (type) == NRD_DTYPE_Q2_K ||           \
-     (type) == NRD_DTYPE_Q4_K || (type) == NRD_DTYPE_Q5_K)
+    ((type) == NRD_DTYPE_Q4_1 || (type) == NRD_DTYPE_Q5_1 || (type) == NRD_DTYPE_Q8_1 ||           \
+     (type) == NRD_DTYPE_Q2_K || (type) == NRD_DTYPE_Q4_K || (type) == NRD_DTYPE_Q5_K)
+#define HAS_OFFSET(type) (!HAS_MIN(type) || (type) == NRD_DTYPE_Q8_1)
 #define IS_5_BIT(type) ((type) == NRD_DTYPE_Q5_0 || (type) == NRD_DTYPE_Q5_1 || (type) == NRD_DTYPE_Q5_K)
 #define BLOCK_BYTES(type) /* at most, with a share of the super block's head; for prefetches */    \
-    ((type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 ? 544                                      \
-     : (type) == NRD_DTYPE_Q2_K                         ? 168                                      \
-     : (type) == NRD_DTYPE_Q3_K                         ? 228                                      \
-     : (type) == NRD_DTYPE_Q6_K                         ? 416                                      \
-     : IS_5_BIT(type)                                   ? 376                                      \
-                                                        : 300)
+    ((type) == NRD_DTYPE_Q8_1   ? 576                                                              \
+     : IS_8_BIT(type)           ? 544                                                              \
+     : (type) == NRD_DTYPE_Q2_K ? 168                                                              \
+     : (type) == NRD_DTYPE_Q3_K ? 228                                                              \
+     : (type) == NRD_DTYPE_Q6_K ? 416                                                              \
+     : IS_5_BIT(type)           ? 376                                                              \
+                                : 300)
 #define MAX_INT(type)                                                                              \
-    ((type) == NRD_DTYPE_Q8_0 || (type) == NRD_DTYPE_I8 || IS_IQ4(type) ? 255                      \
-     : (type) == NRD_DTYPE_Q6_K                                         ? 63                       \
-     : IS_5_BIT(type) || (type) == NRD_DTYPE_MXFP4                      ? 31                       \
-                                                                        : 15)
+    (IS_8_BIT(type) || IS_IQ4(type)                ? 255                                           \
+     : (type) == NRD_DTYPE_Q6_K                    ? 63                                            \
+     : IS_5_BIT(type) || (type) == NRD_DTYPE_MXFP4 ? 31                                            \
+                                                   : 15)
 
 /* One of the tiles that are read side by side. */
 typedef struct tile_stream {
@@ -373,7 +376,7 @@ NRD_KERNEL void tile_q(const int type, const int S, const int T, const int P, co
                        int64_t step, const uint8_t *panel, int64_t n_blocks, float *out, int64_t out_stride,
                        int64_t out_step)
 {
-    const int halves = IS_HALVES(type), has_min = HAS_MIN(type), has_offset = !has_min;
+    const int halves = IS_HALVES(type), has_min = HAS_MIN(type), has_offset = HAS_OFFSET(type);
     const int n_first = halves ? 4 : 8;
     const int max = MAX_INT(type);
     const int SIDE = T < SIDE_MAX ? T : SIDE_MAX, n_half = halves ? 2 : 1;
@@ -510,7 +513,7 @@ NRD_KERNEL vf column_q(const int type, const nrd_tile16_format *f, const uint8_t
         load_scales(type, 0, &s, d, m);
     }
     const uint8_t *low = s.w + f->hi_bytes;
-    if (type == NRD_DTYPE_Q8_0 || type == NRD_DTYPE_I8) {
+    if (IS_8_BIT(type)) {
         x = vi_load(low + group * 64);
     } else if (two_bits) {
         x = vi_and(vi_srl_by(vi_load(low + group / 4 * 64), group % 4 * 2), vi_set1_8(3));
@@ -591,6 +594,7 @@ static void linear_far(nrd_dtype type, const nrd_linear_far_job *j)
         FAR_CASE(Q5_0)
         FAR_CASE(Q5_1)
         FAR_CASE(Q8_0)
+        FAR_CASE(Q8_1)
         FAR_CASE(I8)
         FAR_CASE(Q2_K)
         FAR_CASE(Q3_K)
@@ -640,6 +644,7 @@ TILE(q, Q4_1)
 TILE(q, Q5_0)
 TILE(q, Q5_1)
 TILE(q, Q8_0)
+TILE(q, Q8_1)
 TILE(q, I8)
 TILE(q, Q2_K)
 TILE(q, Q3_K)
@@ -669,6 +674,7 @@ static nrd_linear_tile_fn linear_tile(nrd_dtype type, int log2_tokens, bool side
         TILE_ROW(Q5_0)
         TILE_ROW(Q5_1)
         TILE_ROW(Q8_0)
+        TILE_ROW(Q8_1)
         TILE_ROW(I8)
         TILE_ROW(Q2_K)
         TILE_ROW(Q3_K)

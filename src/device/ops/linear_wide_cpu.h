@@ -37,8 +37,8 @@ NRD_KERNEL void unpack_q(const int type, const uint8_t *tile, int64_t step, int6
     }
 }
 
-NRD_KERNEL void wide_q(const int halves, const int has_min, const int max, const uint8_t *room, const uint8_t *panel,
-                       int64_t n_blocks, bool is_first, float *y, int64_t y_stride)
+NRD_KERNEL void wide_q(const int halves, const int has_min, const int has_offset, const int max, const uint8_t *room,
+                       const uint8_t *panel, int64_t n_blocks, bool is_first, float *y, int64_t y_stride)
 {
     enum { P = 16, T = 8, SIDE = 4 };
     const int n_half = halves ? 2 : 1, n_group = halves ? 4 : 8;
@@ -66,7 +66,7 @@ NRD_KERNEL void wide_q(const int halves, const int has_min, const int max, const
                     vi sum[2 * SIDE];
                     NRD_UNROLL
                     for (int t = 0; t < SIDE; t++) {
-                        sum[2 * t] = sum[2 * t + 1] = has_min ? vi_set1_32(0) : vi_set1_32(xo[h * P + t0 + t]);
+                        sum[2 * t] = sum[2 * t + 1] = has_offset ? vi_set1_32(xo[h * P + t0 + t]) : vi_set1_32(0);
                     }
                     NRD_UNROLL
                     for (int g = 0; g < n_group; g++) {
@@ -164,18 +164,19 @@ static void wide_f(const uint8_t *room, const uint8_t *panel, int64_t panel_step
     }
 }
 
-#define WIDE(name, halves, has_min, max)                                                           \
+#define WIDE(name, halves, has_min, has_offset, max)                                               \
     static void wide_##name(const uint8_t *room, const uint8_t *panel, int64_t panel_step, int64_t n_blocks, \
                             bool is_first, float *y, int64_t y_stride)                             \
     {                                                                                              \
         (void)panel_step;                                                                          \
-        wide_q(halves, has_min, max, room, panel, n_blocks, is_first, y, y_stride);                \
+        wide_q(halves, has_min, has_offset, max, room, panel, n_blocks, is_first, y, y_stride);    \
     }
-WIDE(min, 0, 1, 63)
-WIDE(min_halves, 1, 1, 63)
-WIDE(offset, 0, 0, 63)
-WIDE(offset_halves, 1, 0, 63)
-WIDE(offset_8, 0, 0, 255)
+WIDE(min, 0, 1, 0, 63)
+WIDE(min_halves, 1, 1, 0, 63)
+WIDE(offset, 0, 0, 1, 63)
+WIDE(offset_halves, 1, 0, 1, 63)
+WIDE(offset_8, 0, 0, 1, 255)
+WIDE(min_8, 0, 1, 1, 255)
 #define UNPACK(kind, type)                                                                         \
     static void unpack_##type(const uint8_t *tile, int64_t step, int64_t n, uint8_t *room)         \
     {                                                                                              \
@@ -186,6 +187,7 @@ UNPACK(q, Q4_1)
 UNPACK(q, Q5_0)
 UNPACK(q, Q5_1)
 UNPACK(q, Q8_0)
+UNPACK(q, Q8_1)
 UNPACK(q, I8)
 UNPACK(q, Q2_K)
 UNPACK(q, Q3_K)
@@ -214,6 +216,7 @@ static nrd_linear_wide linear_wide(nrd_dtype type)
     case NRD_DTYPE_Q5_0: return (nrd_linear_wide){unpack_Q5_0, wide_offset};
     case NRD_DTYPE_Q5_1: return (nrd_linear_wide){unpack_Q5_1, wide_min};
     case NRD_DTYPE_Q8_0: return (nrd_linear_wide){unpack_Q8_0, wide_offset_8};
+    case NRD_DTYPE_Q8_1: return (nrd_linear_wide){unpack_Q8_1, wide_min_8};
     case NRD_DTYPE_I8: return (nrd_linear_wide){unpack_I8, wide_offset_8};
     case NRD_DTYPE_Q2_K: return (nrd_linear_wide){unpack_Q2_K, wide_min_halves};
     case NRD_DTYPE_Q3_K: return (nrd_linear_wide){unpack_Q3_K, wide_offset_halves};

@@ -9,7 +9,7 @@
  *   lo2  128 bytes: vector i (of 2): bits 2j of group 4 i + j
  *   hi1   64 bytes: bit g of group g          hi2  128 bytes: vector i: bits 2j of group 4 i + j
  *   u8   512 bytes: group after group, value + 128
- *   Q4_0 d16 lo4 | Q4_1 d16 m16 lo4 | Q5_0 d16 hi1 lo4 | Q5_1 d16 m16 hi1 lo4 | Q8_0 d16 u8 | I8 u8
+ *   Q4_0 d16 lo4 | Q4_1 d16 m16 lo4 | Q5_0 d16 hi1 lo4 | Q5_1 d16 m16 hi1 lo4 | Q8_0 d16 u8 | Q8_1 d16 m16 u8 | I8 u8
  *   Q4_K d16 m16, 8 x (sc8 m8 lo4)     Q5_K d16 m16, 8 x (sc8 m8 hi1 lo4)
  *   Q6_K d16, 8 x (sc8[2] hi2 lo4)     Q3_K d16, 8 x (sc8[2] hi1 lo2)    Q2_K d16 m16, 8 x (sm8[2] lo2)
  *   IQ4_NL d16 lo4 | IQ4_XS d16, 8 x (sc8 lo4): lo4 has the places in the table of values
@@ -29,6 +29,7 @@ static const nrd_tile16_format formats[] = {
     {NRD_DTYPE_Q4_0, 32, 0, 32, 0, 256, 8},      {NRD_DTYPE_Q4_1, 32, 0, 64, 0, 256, 0},
     {NRD_DTYPE_Q5_0, 32, 0, 32, 64, 256, 16},    {NRD_DTYPE_Q5_1, 32, 0, 64, 64, 256, 0},
     {NRD_DTYPE_Q8_0, 32, 0, 32, 0, 512, 128},    {NRD_DTYPE_I8, 32, 0, 0, 0, 512, 128},
+    {NRD_DTYPE_Q8_1, 32, 0, 64, 0, 512, 128},
     {NRD_DTYPE_Q2_K, 256, 64, 32, 0, 128, 0},    {NRD_DTYPE_Q3_K, 256, 32, 32, 64, 128, 4},
     {NRD_DTYPE_Q4_K, 256, 64, 32, 0, 256, 0},    {NRD_DTYPE_Q5_K, 256, 64, 32, 64, 256, 0},
     {NRD_DTYPE_Q6_K, 256, 32, 32, 128, 256, 32},
@@ -191,6 +192,14 @@ static void read_block(nrd_dtype t, const uint8_t *row, int64_t b, row_block *o)
         memcpy(o->d, p, 2);
         for (int i = 0; i < 32; i++) {
             o->q[i] = p[2 + i] ^ 0x80;
+        }
+        return;
+    case NRD_DTYPE_Q8_1:
+        p = row + b * 36;
+        memcpy(o->d, p, 2);
+        memcpy(o->m, p + 2, 2);
+        for (int i = 0; i < 32; i++) {
+            o->q[i] = p[4 + i] ^ 0x80;
         }
         return;
     case NRD_DTYPE_IQ4_NL:

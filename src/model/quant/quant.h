@@ -12,6 +12,8 @@
  *                    that a number is off by at most 2^-11 of scale * zero; of QServe m is what the file has
  *             Q5_0   those whose m half precision cannot hold; compressed-tensors' MXFP4, as twice its numbers
  *             Q5_1   5 bits with a smallest number (MLX, HQQ), kept as Q4_1 keeps it
+ *             Q8_1   6 bits and more with a smallest number (MLX, HQQ), and 8 bits with zero points: the code in the middle of
+ *                    all becomes 0, and m, its number, half precision, so that a number is off by at most 2^-11 of that
  *             MXFP4  that of GPT-OSS, as it is
  *             Q8_0   within -128 … 127; I8 where a row has one group
  *           FP8 stays F8_E4M3 where a row has one scale.
@@ -253,6 +255,11 @@ int nrd_quant_zero_at(const nrd_quant_weight *w, int64_t row, int64_t group);
 static inline float nrd_quant_min(const nrd_quant_weight *w, int64_t row, int64_t group, float scale, int zero)
 {
     return w->affine_of ? w->affine_of(w, row, group).min : -scale * (float)zero;
+}
+/* The number of the code in the middle of all, which is 0 of Q8_1. */
+static inline float nrd_quant_middle(const nrd_quant_weight *w, float scale, float min)
+{
+    return min + scale * (float)(1 << (w->bits - 1));
 }
 
 #endif

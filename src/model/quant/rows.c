@@ -77,6 +77,12 @@ static void blocks(const nrd_quant_weight *w, const row_parts *p, uint8_t *dst)
             put_half(dst + 2, p->min[group]);
             put_fives(dst + 4, q, 0);
             break;
+        case NRD_DTYPE_Q8_1:
+            put_half(dst + 2, nrd_quant_middle(w, scale, p->min[group]));
+            for (int i = 0; i < 32; i++) {
+                dst[4 + i] = (uint8_t)(int8_t)(q[i] - (1 << (w->bits - 1)));
+            }
+            break;
         default: /* Q8_0 */
             for (int i = 0; i < 32; i++) {
                 dst[2 + i] = (uint8_t)(int8_t)(q[i] - zero);

@@ -241,14 +241,14 @@ static bool is_half_enough(float x)
 /* What the scales and zeros of all groups have in common. */
 typedef struct {
     int low, high;   /* of code - zero */
-    bool half_scales, half_mins;
+    bool half_scales, half_mins, half_middles;
 } range;
 
 static nrd_error *look(const nrd_quant_weight *w, range *out)
 {
     int top = w->top ? w->top : (1 << w->bits) - 1;
     int64_t step = w->row_group && !w->zero_of ? w->row_group : 1;
-    *out = (range){.low = 255, .high = -255, .half_scales = true, .half_mins = true};
+    *out = (range){.low = 255, .high = -255, .half_scales = true, .half_mins = true, .half_middles = true};
     for (int64_t g = 0; g < w->n_groups; g++) {
         for (int64_t r = 0; r < w->rows; r += step) {
             const float scale = nrd_quant_scale(w, r, g);
@@ -267,6 +267,7 @@ static nrd_error *look(const nrd_quant_weight *w, range *out)
             out->high = top - zero > out->high ? top - zero : out->high;
             out->half_scales = out->half_scales && (w->affine_of ? is_half_enough(scale) : is_half(scale));
             out->half_mins = out->half_mins && (w->affine_of ? is_half_enough(min) : is_half(min));
+            out->half_middles = out->half_middles && is_half_enough(nrd_quant_middle(w, scale, min));
         }
     }
     return NULL;
@@ -334,10 +335,10 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
         *out_why = "their groups are no multiples of 32 columns";
     } else if (!is.half_scales) {
         *out_why = "half precision cannot hold their scales";
-    } else if (w->affine_of && !is.half_mins) {
+    } else if (w->affine_of ? w->bits > 5 && is.half_middles : !bytes && w->bits > 4 && is.half_middles) {
+        w->dtype = NRD_DTYPE_Q8_1;
+    } else if (w->affine_of && (w->bits > 5 || !is.half_mins)) {
         *out_why = "half precision cannot hold their zero points";
-    } else if (w->affine_of && w->bits > 5) {
-        *out_why = "zero points that are no whole numbers go with 5 bits at most";
     } else if (w->affine_of && w->bits == 5) {
         w->dtype = NRD_DTYPE_Q5_1;
     } else if (is.low >= -8 && is.high <= 7 && !w->affine_of) {
@@ -349,7 +350,7 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
     } else if (bytes) {
         w->dtype = NRD_DTYPE_Q8_0;
     } else {
-        *out_why = "8 bits cannot hold their numbers less the zero points";
+        *out_why = "half precision cannot hold their zero points";
     }
     if (*out_why) {
         free(w->sorted);

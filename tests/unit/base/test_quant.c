@@ -51,7 +51,7 @@ static void test_block_formats_keep_what_their_bits_allow(void **state)
         float rel; /* root mean square error over that of the data, normal numbers */
     } rows[] = {
         {NRD_DTYPE_Q4_0, 0.09f}, {NRD_DTYPE_Q4_1, 0.08f}, {NRD_DTYPE_Q5_0, 0.045f}, {NRD_DTYPE_Q5_1, 0.04f},
-        {NRD_DTYPE_Q8_0, 0.007f}, {NRD_DTYPE_Q2_K, 0.30f}, {NRD_DTYPE_Q3_K, 0.16f}, {NRD_DTYPE_Q4_K, 0.08f},
+        {NRD_DTYPE_Q8_0, 0.007f}, {NRD_DTYPE_Q8_1, 0.006f}, {NRD_DTYPE_Q2_K, 0.30f}, {NRD_DTYPE_Q3_K, 0.16f}, {NRD_DTYPE_Q4_K, 0.08f},
         {NRD_DTYPE_Q5_K, 0.042f}, {NRD_DTYPE_Q6_K, 0.02f}, {NRD_DTYPE_F16, 0.0003f}, {NRD_DTYPE_BF16, 0.002f},
         {NRD_DTYPE_F8_E4M3, 0.03f}, {NRD_DTYPE_IQ4_NL, 0.09f}, {NRD_DTYPE_IQ4_XS, 0.09f}, {NRD_DTYPE_MXFP4, 0.14f},
         {NRD_DTYPE_F8_B128, 0.03f}, {NRD_DTYPE_MXFP8, 0.03f}, {NRD_DTYPE_NVFP4, 0.12f},
