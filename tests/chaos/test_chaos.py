@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A minute of chaos.py; NEREID_CHAOS_SECONDS says how long."""
+"""A minute of chaos.py, half of one in `make test`; NEREID_CHAOS_SECONDS says how long."""
 import os
 import pathlib
 import subprocess

@@ -323,8 +323,9 @@ static void check_bits(const linear_case *c, const target *t, const char *y, siz
 {
     static char *threads, *vnni;
     const bool amx = strncmp(t->name, "amx/", 4) == 0;
+    const bool other_form = t == &targets[0] || strncmp(t->name, t[-1].name, strcspn(t->name, "/") + 1) != 0;
 
-    threads = t == &targets[0] || t->threads == 1 ? NULL : threads;
+    threads = other_form ? NULL : threads;
     if (threads) {
         same_bytes(t, "as with one thread", y, threads, bytes);
     } else {
