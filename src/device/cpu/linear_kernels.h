@@ -23,7 +23,8 @@ typedef struct nrd_linear_panel {
     int n_tokens;       /* 1, 2, 4, 8 or 16; for linear_mx: 1 to 16 */
     int offset;
     bool halves, is_float;
-    bool is_mx;         /* for linear_mx */
+    bool is_mx, has_low; /* for linear_mx; has_low: also what is left out of x in bfloat16 */
+    bool is_q8;          /* of linear_mx: x is ACT_Q8 */
     uint8_t *panel;
 } nrd_linear_panel;
 
@@ -52,15 +53,14 @@ typedef struct nrd_linear_wide {
 
 /* Matrix unit: whole tiles of 16 rows, which lie one after the other, against all panels of all
  * tokens. A panel is one of NRD_LINEAR_MX_TOKENS tokens, absent ones zero; with bfloat16 weights the
- * last one has what is left. Writes y[t * y_stride + i * 16 + row]; `room`: NRD_LINEAR_WIDE_BYTES.
- * Block types: the bits of the other forms. bfloat16: bits of its own, the same for every number of
- * tokens. */
-enum { NRD_LINEAR_MX_TOKENS = 16 };
+ * last one has what is left. Writes y[t * y_stride + i * 16 + row]; `room`: NRD_LINEAR_MX_ROOM.
+ * Bits of its own. A token's are the same for every number of tokens that it is taken for: of bfloat16 any. */
+enum { NRD_LINEAR_MX_TOKENS = 16, NRD_LINEAR_MX_ROOM = 40 << 10 };
 typedef struct nrd_linear_mx {
     nrd_dtype type;
     const uint8_t *tiles;
     size_t tile_bytes;
-    int64_t n_tiles, len; /* len: blocks of 32 k, or columns for bfloat16 */
+    int64_t n_tiles, len; /* len: blocks of 32 k, or columns for floats */
     const uint8_t *panels;
     size_t token_bytes; /* of a panel */
     int32_t n_tokens;

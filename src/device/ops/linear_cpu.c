@@ -15,16 +15,19 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_T = NRD_LINEAR_MX_TOKENS, CHUNK_BYTES = 160 << 10, CHUNK_MX_FLOAT_BYTES = 512 << 10 };
+enum { MAX_T = NRD_LINEAR_MX_TOKENS, CHUNK_BYTES = 160 << 10, CHUNK_MX_BYTES = 512 << 10 };
 /* Each thread makes its own panels for up to OWN_TOKENS tokens, and for more where these have at most OWN_BYTES and all
  * threads together lose less than a wait: to make a panel takes as long as its product with 29 rows. */
 enum { OWN_TOKENS = 32, OWN_BYTES = 2 << 20, OWN_ROWS = 512 };
-enum { MX_PANEL_BYTES = 512 << 10 }; /* of x, for the matrix unit */
+enum { ROOM_BYTES = (int)NRD_LINEAR_MX_ROOM > (int)NRD_LINEAR_WIDE_BYTES ? (int)NRD_LINEAR_MX_ROOM : (int)NRD_LINEAR_WIDE_BYTES };
+/* Of x at a time, for the matrix unit: with more tokens results whose rows are a multiple of 4096 bytes apart would meet in
+ * the same few sets of L2. */
+enum { MX_PANEL_BYTES = 832 << 10, MX_BLOCK_TOKENS = 256 };
 enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that are still in a cache */
 
 /* Parts of one kind can share panels. */
 typedef struct panel_kind {
-    bool is_float, halves, is_mx, has_far;
+    bool is_float, halves, is_mx, has_low, has_far;
     int offset;
     int64_t len;            /* blocks or columns, as the tile function takes it */
     size_t bytes_per_token; /* of the panel */
@@ -36,21 +39,20 @@ static panel_kind kind_of(const nrd_cpu_kernels *kernels, const nrd_linear_args 
     int64_t cols = a->w[p]->cols;
     int32_t mx_from = kernels->linear->mx_from ? kernels->linear->mx_from(t) : 0;
     const nrd_tile16_format *f = nrd_tile16_format_of(t);
-    panel_kind k = {.is_mx = mx_from > 0 && a->n_tokens >= mx_from};
+    panel_kind k = {.is_mx = mx_from > 0 && a->n_tokens >= mx_from && (mx_from == 1 || !a->deterministic)};
 
-    if (f) {
+    k.is_float = !f || k.is_mx;
+    k.len = f ? nrd_act_q8_blocks(cols) : cols;
+    if (!k.is_float) {
         k.offset = f->offset;
         k.halves = t == NRD_DTYPE_Q2_K || t == NRD_DTYPE_Q3_K || t == NRD_DTYPE_Q6_K;
-        k.len = nrd_act_q8_blocks(cols);
         k.has_far = a->x_dtype == NRD_DTYPE_F32 && a->n_parts == 1;
         k.bytes_per_token = (size_t)k.len * 52 + (k.has_far ? NRD_LINEAR_FAR_BYTES : 0);
     } else if (k.is_mx) {
-        k.is_float = true;
-        k.len = cols;
-        k.bytes_per_token = (size_t)((cols + 31) / 32) * 128;
+        k.has_low = !f;
+        /* Of block types never less than those of fewer tokens have, and of no width a multiple of 4096. */
+        k.bytes_per_token = f ? (size_t)(k.len + 1) * 64 : (size_t)((cols + 31) / 32) * 128;
     } else {
-        k.is_float = true;
-        k.len = cols;
         k.bytes_per_token = (size_t)(cols + cols % 2) * 4;
     }
     return k;
@@ -63,7 +65,7 @@ static int first_like(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, 
 
     for (int q = 0; q < p; q++) {
         panel_kind o = kind_of(kernels, a, q);
-        if (o.is_float == k.is_float && o.halves == k.halves && o.offset == k.offset && o.is_mx == k.is_mx) {
+        if (o.is_float == k.is_float && o.halves == k.halves && o.offset == k.offset && o.is_mx == k.is_mx && o.has_low == k.has_low) {
             return q;
         }
     }
@@ -147,10 +149,10 @@ static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const int
     int64_t cols = a->w[0]->cols;
     size_t in_bytes = nrd_row_bytes(a->x_dtype, cols);
     const uint8_t *x = (const uint8_t *)a->x + (ids ? 0 : (size_t)t0 * in_bytes);
-    nrd_linear_panel p = {x, in_bytes, cols, kind->len, n, kind->offset, kind->halves, kind->is_float, kind->is_mx, panel};
-    const bool converts = kind->is_float != (a->x_dtype == NRD_DTYPE_F32);
-    const int T = kind->is_mx ? MAX_T : n;
-    nrd_linear_far *far = kind->has_far ? (nrd_linear_far *)(void *)(panel + far_at(kind, T)) : NULL;
+    nrd_linear_panel p = {x, in_bytes, cols, kind->len, n, kind->offset, kind->halves, kind->is_float, kind->is_mx, kind->has_low,
+                          kind->is_mx && a->x_dtype == NRD_DTYPE_ACT_Q8, panel};
+    const bool converts = !p.is_q8 && kind->is_float != (a->x_dtype == NRD_DTYPE_F32);
+    nrd_linear_far *far = kind->has_far ? (nrd_linear_far *)(void *)(panel + far_at(kind, n)) : NULL;
 
     if (converts) {
         p.row_bytes = nrd_row_bytes(kind->is_float ? NRD_DTYPE_F32 : NRD_DTYPE_ACT_Q8, cols);
@@ -170,7 +172,7 @@ static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const int
             r->k->act_q8_row(row, cols, to);
             if (far) {
                 const int32_t col = take_out(r, row, cols, to);
-                add_rest(far, T, t, col, row[col]);
+                add_rest(far, n, t, col, row[col]);
             }
         }
     }
@@ -337,14 +339,6 @@ static int64_t do_wide(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *d
     return i;
 }
 
-static void mx_far(const nrd_cpu_run *r, const tiles_of *p, const panel_kind *kind, const nrd_linear_mx *m)
-{
-    for (int32_t t = 0; t < m->n_tokens; t += MAX_T) {
-        add_far(r, p, kind, m->panels + (size_t)t * kind->bytes_per_token, MAX_T, m->n_tokens - t < MAX_T ? m->n_tokens - t : MAX_T,
-                m->tiles, m->n_tiles, m->y + t * m->y_stride, m->y_stride);
-    }
-}
-
 /* Tiles [from, to) against all tokens on the matrix unit, in blocks of tokens whose panels stay in L2 beside
  * the tiles. The last tile may have fewer rows. */
 static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, int64_t from, int64_t to,
@@ -359,8 +353,10 @@ static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, 
                        .token_bytes = kind->bytes_per_token,
                        .y_stride = p->y_stride,
                        .room = room};
-    const int32_t fit = (int32_t)(MX_PANEL_BYTES / kind->bytes_per_token) / MAX_T * MAX_T;
-    const int32_t block = fit > MAX_T ? fit : MAX_T;
+    const int32_t most = (int32_t)(MX_PANEL_BYTES / kind->bytes_per_token) / MAX_T * MAX_T;
+    const int32_t fit = most > MX_BLOCK_TOKENS ? MX_BLOCK_TOKENS : most > MAX_T ? most : MAX_T;
+    const int32_t n_blocks = (n_tokens + fit - 1) / fit, each = (n_tokens + n_blocks - 1) / n_blocks;
+    const int32_t block = (each + MAX_T - 1) / MAX_T * MAX_T;
     float out[MAX_T * 16];
 
     for (int32_t t = 0; t < n_tokens; t += m.n_tokens) {
@@ -371,7 +367,6 @@ static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, 
             m.tiles = data + (size_t)(i - from) * tile_bytes;
             m.y = place(p, i, t);
             r->k->linear->mx(&m);
-            mx_far(r, p, kind, &m);
             for (int64_t k = i; !p->plain && k < i + m.n_tiles; k++) {
                 finish_tile(r, p, k, t, m.n_tokens, place(p, k, t), p->y_stride);
             }
@@ -385,7 +380,6 @@ static void do_mx(const nrd_cpu_run *r, const tiles_of *p, const uint8_t *data, 
         m.n_tokens = n_tokens - t < MAX_T ? n_tokens - t : MAX_T;
         m.panels = panels + (size_t)t * kind->bytes_per_token;
         r->k->linear->mx(&m);
-        mx_far(r, p, kind, &m);
         finish_tile(r, p, i, t, m.n_tokens, out, 16);
     }
 }
@@ -398,7 +392,7 @@ void nrd_linear_cpu_do_tiles(const nrd_cpu_run *r, const nrd_linear_args *a, int
     panel_kind kind = kind_of(r->k, a, p);
     bool packed = w->layout == NRD_LAYOUT_TILE16;
     tiles_of tiles = {a, w, a->bias[p], y, first_tile, y_stride, !w->scales && !a->bias[p] && a->softcap <= 0};
-    uint8_t *tile_room = room + NRD_LINEAR_WIDE_BYTES;
+    uint8_t *tile_room = room + ROOM_BYTES;
 
     panels += panel_start(r->k, a, first_like(r->k, a, p));
     for (int64_t r0 = from; r0 < to; r0 += packed ? to - from : 1) {
@@ -492,7 +486,7 @@ size_t nrd_linear_cpu_room(const nrd_linear_args *a)
             unpacked = bytes > unpacked ? bytes : unpacked;
         }
     }
-    return rows_room(a) + NRD_LINEAR_WIDE_BYTES + ((unpacked + 63) & ~(size_t)63);
+    return rows_room(a) + ROOM_BYTES + ((unpacked + 63) & ~(size_t)63);
 }
 
 nrd_error *nrd_linear_cpu_types(const nrd_linear_args *a)
@@ -532,8 +526,8 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     const nrd_linear_args *a = &c->u.linear;
     int64_t tiles = 0;
     size_t tile_max = 0;
-    bool is_paired = a->n_tokens >= 2 * MAX_T; /* do_wide and do_mx take pairs */
-    bool is_mx_float = is_paired;               /* do_mx takes fours, and reads panels once a chunk */
+    int64_t unit = a->n_tokens >= 2 * MAX_T ? 2 : 1; /* do_wide takes pairs, do_mx fours */
+    bool is_mx = a->n_tokens >= MAX_T;               /* which reads panels once a chunk */
 
     NRD_TRY(nrd_linear_cpu_types(a));
     for (int p = 0; p < a->n_parts; p++) {
@@ -541,19 +535,18 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
         tile_max = bytes > tile_max ? bytes : tile_max;
         tiles += (a->w[p]->rows + 15) / 16;
         panel_kind kind = kind_of(c->k, a, p);
-        is_paired = is_paired || kind.is_mx;
-        is_mx_float = is_mx_float && kind.is_mx && kind.is_float;
+        is_mx = is_mx && kind.is_mx;
     }
     /* Chunks: at most CHUNK_BYTES, at least four a thread where there is enough. */
-    int64_t chunk = (is_mx_float ? CHUNK_MX_FLOAT_BYTES : CHUNK_BYTES) / (int64_t)tile_max;
+    int64_t chunk = (is_mx ? CHUNK_MX_BYTES : CHUNK_BYTES) / (int64_t)tile_max;
     int64_t fair = tiles / (n_threads * 4);
     chunk = chunk < fair ? chunk : fair;
     chunk = chunk < 1 ? 1 : chunk;
-    chunk += is_paired ? chunk % 2 : 0;
+    unit = is_mx ? 4 : unit;
+    chunk = (chunk + unit - 1) / unit * unit;
     if (n_threads > 1 && a->n_tokens >= MAX_T) { /* fewer tokens take more tiles side by side */
-        chunk = even_chunk(tiles, chunk, 2, n_threads);
+        chunk = even_chunk(tiles, chunk, unit, n_threads);
     }
-    chunk += is_mx_float ? (4 - chunk % 4) % 4 : 0;
     c->op = &op;
     c->i[0] = (int32_t)chunk;
     c->n_tasks[1] = a->n_tokens ? (int32_t)((tiles + chunk - 1) / chunk) : 0;

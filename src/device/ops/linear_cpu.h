@@ -63,14 +63,13 @@ NRD_KERNEL void panel_q8_16(const nrd_linear_panel *a, int64_t block, int n_bloc
 }
 #endif
 
-/* A panel of T tokens, the first n of them present. */
-NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T, const int n)
+NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T)
 {
     int64_t nb = nrd_act_q8_blocks(a->cols), b = 0;
     uint8_t *p = a->panel;
 
 #if NRD_ISA >= 2
-    for (int step; n == 16 && b < nb; b += step, p += step * 16 * PANEL_Q8_BYTES) {
+    for (int step; T == 16 && b < nb; b += step, p += step * 16 * PANEL_Q8_BYTES) {
         step = nb - b < 16 ? (int)(nb - b) : 16;
         panel_q8_16(a, b, step, p);
     }
@@ -83,10 +82,7 @@ NRD_INLINE void panel_q8(const nrd_linear_panel *a, const int T, const int n)
             memset(p, 0, (size_t)T * PANEL_Q8_BYTES);
             continue;
         }
-        if (n < T) {
-            memset(p, 0, (size_t)T * PANEL_Q8_BYTES);
-        }
-        for (int t = 0; t < n; t++) {
+        for (int t = 0; t < T; t++) {
             const uint8_t *row = (const uint8_t *)a->x + (size_t)t * a->row_bytes;
             const float *rd = (const float *)(const void *)(row + nb * 32);
             const int16_t *rs = (const int16_t *)(const void *)(rd + nb);
@@ -140,18 +136,14 @@ static void panel_f(const nrd_linear_panel *a)
 }
 
 #if NRD_ISA >= 4
-static void mx_panel_bf16(const nrd_linear_panel *a);
+static void mx_panel(const nrd_linear_panel *a);
 #endif
 
 static void linear_panel(const nrd_linear_panel *a)
 {
 #if NRD_ISA >= 4
-    if (a->is_mx && a->is_float) {
-        mx_panel_bf16(a);
-        return;
-    }
-    if (a->is_mx && a->n_tokens < NRD_LINEAR_MX_TOKENS) {
-        panel_q8(a, NRD_LINEAR_MX_TOKENS, a->n_tokens);
+    if (a->is_mx) {
+        mx_panel(a);
         return;
     }
 #endif
@@ -164,11 +156,11 @@ static void linear_panel(const nrd_linear_panel *a)
         return;
     }
     switch (a->n_tokens) {
-    case 1: panel_q8(a, 1, 1); break;
-    case 2: panel_q8(a, 2, 2); break;
-    case 4: panel_q8(a, 4, 4); break;
-    case 8: panel_q8(a, 8, 8); break;
-    default: panel_q8(a, 16, 16); break;
+    case 1: panel_q8(a, 1); break;
+    case 2: panel_q8(a, 2); break;
+    case 4: panel_q8(a, 4); break;
+    case 8: panel_q8(a, 8); break;
+    default: panel_q8(a, 16); break;
     }
 }
 

@@ -424,6 +424,7 @@ nrd_error *nrd_linear_sample_cpu(nrd_cpu_cmd *c, int n_threads, bool *out_fits)
         l->n_parts = 2; /* a second part, of which no result is stored */
         l->w[1] = rough->w;
         l->bias[1] = NULL;
+        l->deterministic = true; /* the bounds are those of its products in 8 bits */
     } else {
         rough->w = NULL;
     }

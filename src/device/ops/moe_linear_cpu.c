@@ -59,7 +59,7 @@ static nrd_linear_args args_of(const nrd_moe_linear_args *a, const expert_job *j
 {
     const size_t x_row = nrd_row_bytes(a->x_dtype, a->w[0]->cols);
     nrd_linear_args l = {
-        .n_tokens = j->n, .x = a->x, .x_dtype = a->x_dtype, .n_parts = a->n_parts, .y_dtype = a->y_dtype};
+        .n_tokens = j->n, .x = a->x, .x_dtype = a->x_dtype, .n_parts = a->n_parts, .y_dtype = a->y_dtype, .deterministic = a->deterministic};
 
     *ids = a->pairs.token + j->first;
     if (a->x_sorted) {

@@ -69,6 +69,30 @@ static void test_a_cpu_is_deterministic_by_itself(void **state)
     nrd_exec_close(x);
 }
 
+/* Many rows of a product with weights of blocks come from a matrix unit, few do not. */
+static void test_with_amx_weights_of_blocks_must_be_loaded_so(void **state)
+{
+    nrd_exec_config c = config();
+    (void)state;
+    c.deterministic = false;
+    nrd_exec *x = open_exec(&c);
+    nrd_exec_request r = ask(3);
+    result got;
+    uint64_t id;
+    r.deterministic = true;
+    snprintf(x->info.device, sizeof x->info.device, "cpu: amx, 1 thread");
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    nrd_weight *w = (nrd_weight *)(uintptr_t)nrd_engine_weight_at(x->engine, 0, NULL);
+    const nrd_dtype before = w->dtype;
+    w->dtype = NRD_DTYPE_Q4_K;
+    must_fail(nrd_exec_enqueue(x, &r, &id), 3, "deterministic: on this device");
+    w->dtype = before;
+    must(nrd_exec_enqueue(x, &r, &id));
+    collect(x, id, &got);
+    nrd_exec_close(x);
+}
+
 static void test_chunked_context_does_not_change_tokens(void **state)
 {
     nrd_exec_config c = config();
@@ -523,6 +547,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batch_does_not_change_tokens),
         cmocka_unit_test(test_a_cpu_is_deterministic_by_itself),
+        cmocka_unit_test(test_with_amx_weights_of_blocks_must_be_loaded_so),
         cmocka_unit_test(test_chunked_context_does_not_change_tokens),
         cmocka_unit_test(test_prefix_reuse_does_not_change_tokens),
         cmocka_unit_test(test_pauses_do_not_change_tokens),
