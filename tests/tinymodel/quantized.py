@@ -226,8 +226,9 @@ class Affine:
 class Ternary:
     """A weight of -1, 0 and 1 times its mean magnitude (BitNet), which is kept as what divides."""
 
-    def __init__(self, x):
-        self.divisor = np.float32(1 / np.abs(x).mean()).astype(np.float16).astype(np.float32)
+    def __init__(self, x, online=False):
+        self.x, self.divisor = x, np.float32(1 / np.abs(x).mean())
+        self.divisor = self.divisor if online else self.divisor.astype(np.float16).astype(np.float32)
         self.codes = np.clip(np.rint(x * self.divisor), -1, 1).astype(np.int64)
 
     def dequantized(self):
@@ -541,6 +542,8 @@ def hqq_config(recipe):
 
 
 def bitnet(stem, w, recipe):
+    if recipe.get("online"):
+        return {f"{stem}.weight": w.x}
     quarter = np.split(w.codes + 1, 4)
     scale = 1 / w.divisor if recipe.get("multiplies") else w.divisor
     return {f"{stem}.weight": sum(part << 2 * i for i, part in enumerate(quarter)).astype(np.uint8),
@@ -549,6 +552,7 @@ def bitnet(stem, w, recipe):
 
 def bitnet_config(recipe):
     more = {"linear_class": "autobitlinear", "quantization_mode": "offline"} if recipe.get("multiplies") else {}
+    more = {"linear_class": "autobitlinear", "quantization_mode": "online"} if recipe.get("online") else more
     return {"quant_method": "bitnet", "modules_to_not_convert": None, **more}
 
 
@@ -723,7 +727,7 @@ def weight_of(name, x, recipe):
     if "tiles" in recipe:
         return Int4(x, recipe["group"])
     if recipe["form"] == "bitnet":
-        return Ternary(x)
+        return Ternary(x, recipe.get("online", False))
     if "nested" in recipe:
         return Table(x, recipe["kind"], recipe["nested"])
     if recipe.get("kind"):
@@ -843,6 +847,7 @@ RECIPES = {
     "hqq-8": {"form": "hqq", "bits": 8, "group": 128, "axis": 1},
     "bitnet": {"form": "bitnet"},
     "bitnet-auto": {"form": "bitnet", "multiplies": True},
+    "bitnet-online": {"form": "bitnet", "online": True},
     "torchao-int8": {"form": "torchao", "bits": 8, "group": -1, "sym": True},
     "torchao-fp8": {"form": "torchao", "block": [1, -1]},
     "torchao-intx": {"form": "torchao", "bits": 4, "group": 64, "sym": False},

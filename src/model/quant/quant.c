@@ -43,8 +43,13 @@ typedef struct {
 } unpacked;
 
 /* The length of a quantized module's name; 0: the tensor belongs to none, or is not the one that stands for it. */
-static size_t stem_of(const nrd_quant *q, const char *name)
+static size_t stem_of(nrd_quant *q, const nrd_src_tensor *t)
 {
+    const char *name = t->name;
+
+    if (q->settings.is_anchor) {
+        return q->settings.is_anchor(q, t) ? strlen(name) - strlen(".weight") : 0;
+    }
     for (int i = 0; i < 4 && q->reader->anchors[i]; i++) {
         if (nrd_str_has_suffix(name, q->reader->anchors[i])) {
             return strlen(name) - strlen(q->reader->anchors[i]);
@@ -161,7 +166,7 @@ static nrd_error *read_table(nrd_quant *q, nrd_dtype plain, size_t *n)
     NRD_NEW_GOTO(q->taken, *n + 1, err, done);
     NRD_NEW_GOTO(q->weights, *n + 1, err, done);
     for (size_t i = 0; i < *n && !err; i++) {
-        size_t len = stem_of(q, q->table[i].name);
+        size_t len = stem_of(q, &q->table[i]);
         if (len && !q->taken[i]) {
             err = add_weight(q, &q->table[i], len, plain, &u);
         }

@@ -124,6 +124,7 @@ struct nrd_quant_weight {
     const unsigned *orders;   /* mixed_gemm.c: in which order codes can lie, by all weights that were seen; else NULL */
     int64_t flat_block, nested_block; /* bitsandbytes, HQQ: numbers that share a scale, counted through the whole weight */
     float nested_offset;
+    float rounds_by;          /* BitNet, online: what numbers are multiplied by before they are rounded */
     bool is_signed, is_reordered; /* Quark: codes of a word */
     bool int8_input;          /* nrd_quant_int8_input */
     uint64_t file_bytes;      /* of the parts */
@@ -156,7 +157,8 @@ typedef struct nrd_quant_settings {
     bool needs_zeros; /* compressed-tensors: no group of weights is symmetric */
     bool int8_inputs; /* all int8 weights were made for inputs in int8 */
     nrd_error *(*whole)(nrd_quant *q, const char *stem, struct nrd_quant_weight *w); /* TensorRT-LLM: reads all weights; NULL: modelopt.c */
-    const nrd_json *layers;   /* compressed-tensors: config_groups of which only some are for int8 inputs. MLX: all of it. During open */
+    bool (*is_anchor)(nrd_quant *q, const nrd_src_tensor *t); /* BitNet, instead of the reader's anchors: a `.weight` that is quantized; NULL */
+    const nrd_json *layers;   /* compressed-tensors: config_groups of which only some are for int8 inputs. MLX, BitNet: all of it. During open */
     const nrd_json *model;    /* config.json. During open */
     bool static_inputs;       /* SmoothQuant: inputs have calibrated scales */
     unsigned orders;          /* mixed_gemm.c */
