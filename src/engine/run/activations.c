@@ -24,10 +24,32 @@ static size_t widest_inter(const nrd_model_spec *m, size_t t)
     return most;
 }
 
-/* What the last product of an MLP reads, at most: t rows, or those of all pairs. */
-static size_t mid_bytes(const nrd_runner *r, size_t t)
+/* Rows of what is handed to layers' first products, to attention's last and to the MLP's last one. */
+typedef struct row_sizes {
+    size_t normed, att, mid;
+} row_sizes;
+
+static row_sizes input_rows(const nrd_runner *r)
 {
-    size_t most = t * r->w.max_in_row_bytes;
+    const size_t in = r->w.max_in_row_bytes;
+    row_sizes s = {in, in, in};
+
+    for (int32_t i = 0; i < r->spec->n_layers; i++) {
+        const nrd_layer *y = &r->w.layers[i];
+        const nrd_product *const all[] = {&y->qkv, &y->up, &y->dense, &y->down};
+        size_t *const of[] = {&s.normed, &s.normed, &s.att, &s.mid};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            const size_t plain = all[k]->can_be_plain ? (size_t)all[k]->cols * r->act_bytes : 0;
+            *of[k] = plain > *of[k] ? plain : *of[k];
+        }
+    }
+    return s;
+}
+
+/* What the last product of an MLP reads, at most: t rows, or those of all pairs. */
+static size_t mid_bytes(const nrd_runner *r, size_t t, size_t row)
+{
+    size_t most = t * row;
     for (int32_t i = 0; r->spec->has_experts && i < r->spec->n_layers; i++) {
         const size_t bytes = t * (size_t)r->spec->moe.top_k * r->w.layers[i].experts.down.in_row_bytes;
         most = bytes > most ? bytes : most;
@@ -40,7 +62,7 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     const nrd_model_spec *m = r->spec;
     size_t t = (size_t)r->cfg.max_tokens, a = r->act_bytes;
     size_t qkv = 0;
-    size_t in = r->w.max_in_row_bytes;
+    const row_sizes in = input_rows(r);
     const size_t recurrent = (size_t)nrd_recurrent_row(m);
     void *p = NULL;
     for (int32_t i = 0; i < m->n_layers; i++) {
@@ -52,13 +74,13 @@ nrd_error *nrd_run_init_activations(nrd_runner *r)
     /* Rows beside the choices (prompt logits) go through the head in groups of this many. */
     r->logit_rows = nrd_run_max_rows(r) > 64 ? nrd_run_max_rows(r) : 64;
     NRD_TRY(nrd_run_alloc_common(r, &r->x, t * (size_t)m->hidden, a, "activations"));
-    NRD_TRY(nrd_run_alloc_common(r, &r->normed, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows, in,
+    NRD_TRY(nrd_run_alloc_common(r, &r->normed, t > (size_t)r->logit_rows ? t : (size_t)r->logit_rows, in.normed,
                                  "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->qkv, t * qkv, a, "activations"));
-    NRD_TRY(nrd_run_alloc(r, &r->att, t, in, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->att, t, in.att, "activations"));
     NRD_TRY(nrd_run_alloc_common(r, &r->delta, t * (size_t)m->hidden, a, "activations"));
     NRD_TRY(nrd_run_alloc(r, &r->up, widest_inter(m, t), (m->gated_mlp ? 2 : 1) * a, "activations"));
-    NRD_TRY(nrd_run_alloc(r, &r->mid, mid_bytes(r, t), 1, "activations"));
+    NRD_TRY(nrd_run_alloc(r, &r->mid, mid_bytes(r, t, in.mid), 1, "activations"));
     if (r->comm && m->qk_norm_wide && r->model->tp_size > 1) {
         NRD_TRY(nrd_run_alloc_common(r, &p, t, 2 * sizeof(float), "activations"));
         r->head_squares = p;

@@ -170,6 +170,7 @@ static nrd_error *enter(nrd_runner *r, const nrd_batch *b)
 nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
 {
     nrd_run_find_pictures(r, b);
+    nrd_run_choose_inputs(r, b->view.n_tokens);
     NRD_TRY(nrd_weight_stream_begin(r->w.streamed, r->stream));
     NRD_TRY(enter(r, b));
     if (r->spec->n_layers == 0) { /* an encoder that hands rows of a tower on */

@@ -147,6 +147,7 @@ static nrd_error *init(nrd_runner *r)
     NRD_TRY(nrd_run_init_position_bias(r));
     NRD_TRY(init_windows(r));
     NRD_TRY(nrd_run_init_stretches(r));
+    nrd_run_init_inputs_of_many(r);
     NRD_TRY(nrd_run_init_activations(r));
     NRD_TRY(nrd_run_init_taps(r));
     return nrd_run_tune(r);

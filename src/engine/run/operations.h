@@ -40,6 +40,9 @@ nrd_error *nrd_run_mark_attention(nrd_runner *r, int32_t layer,
 
 /* ---- product.c ---- */
 
+/* Which type layers' products read: once the weights are there, and for the step that is enqueued next. */
+void nrd_run_init_inputs_of_many(nrd_runner *r);
+void nrd_run_choose_inputs(nrd_runner *r, int32_t n_rows);
 nrd_error *nrd_run_init_made_input(nrd_runner *r) NRD_MUST_USE;
 void nrd_run_free_made_input(nrd_runner *r);
 

@@ -4,6 +4,8 @@
  * nrd_run_plain_input() converts. */
 #include "engine/run/operations.h"
 
+#include "model/spec_recurrent.h"
+
 #include <string.h>
 
 nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, const void *x,
@@ -24,6 +26,46 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
     memcpy(a.w, p->w, sizeof a.w);
     memcpy(a.bias, p->bias, sizeof a.bias);
     return a;
+}
+
+/* A matrix unit rounds float32 itself, with less loss than 8 bits have: x is then left as it is. `deterministic` has one form for any
+ * number of rows. */
+void nrd_run_init_inputs_of_many(nrd_runner *r)
+{
+    enum { FROM = 32 }; /* as linear does (device/ops/linear_amx.h); with others it would round x once more */
+    const nrd_model_spec *m = r->spec;
+    nrd_device_info info;
+
+    r->dev->ops->get_info(r->dev, &info);
+    if (r->cfg.deterministic || strncmp(info.name, "cpu: amx", 8) != 0 || m->has_experts || nrd_spec_is_latent(m) ||
+        nrd_spec_has_altup(m) || nrd_recurrent_row(m) > 0) {
+        return;
+    }
+    for (int32_t i = 0; i < m->n_layers; i++) {
+        nrd_layer *y = &r->w.layers[i];
+        nrd_product *const all[] = {&y->qkv, &y->gate, &y->dense, &y->up, &y->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            all[k]->can_be_plain = all[k]->n > 0 && all[k]->in_dtype == NRD_DTYPE_ACT_Q8;
+            all[k]->rounded_row_bytes = all[k]->in_row_bytes;
+            r->plain_from = all[k]->can_be_plain ? FROM : r->plain_from;
+        }
+    }
+}
+
+void nrd_run_choose_inputs(nrd_runner *r, int32_t n_rows)
+{
+    const bool plain = n_rows >= r->plain_from;
+
+    for (int32_t i = 0; r->plain_from > 0 && i < r->spec->n_layers; i++) {
+        nrd_layer *y = &r->w.layers[i];
+        nrd_product *const all[] = {&y->qkv, &y->gate, &y->dense, &y->up, &y->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            if (all[k]->can_be_plain) {
+                all[k]->in_dtype = plain ? r->act : NRD_DTYPE_ACT_Q8;
+                all[k]->in_row_bytes = plain ? (size_t)all[k]->cols * r->act_bytes : all[k]->rounded_row_bytes;
+            }
+        }
+    }
 }
 
 nrd_error *nrd_run_init_made_input(nrd_runner *r)

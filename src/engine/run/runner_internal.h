@@ -122,6 +122,7 @@ struct nrd_runner {
     nrd_dtype act, kv_dtype;
     size_t act_bytes;
     bool shared; /* host memory is device memory */
+    int32_t plain_from; /* rows of a step from which on layers' products read float32 instead of 8 bits; 0: never */
     int32_t common_window;
     int32_t *layer_window; /* [n_layers] */
 

@@ -24,6 +24,8 @@ typedef struct nrd_product {
     nrd_dtype in_dtype;
     size_t in_row_bytes;
     bool in_row_scale;
+    bool can_be_plain; /* in_dtype is ACT_Q8, or in steps of many rows the activation type (nrd_run_choose_inputs) */
+    size_t rounded_row_bytes; /* then in_row_bytes of ACT_Q8 */
     bool rounds_input; /* in_dtype is the activation type, the product itself makes 8 bits of it */
     /* Columns of the weights are in another order or want the input's multiplied: in_* say what is handed in, and what is multiplied
      * is made of that, in made_dtype: columns order[0], order[1], …, times scale[0], scale[1], …. */
