@@ -48,6 +48,7 @@ typedef struct {
     const char *name;
     nrd_dtype dtype;
     uint32_t block, block_bytes;
+    uint32_t more; /* bytes behind all blocks */
 } tensor_type;
 
 static const tensor_type tensor_types[] = {
@@ -82,6 +83,7 @@ static const tensor_type tensor_types[] = {
     [30] = {"BF16", NRD_DTYPE_BF16, 1, 2},
     [34] = {"TQ1_0", NRD_DTYPE_TQ1_0, 256, 54},
     [35] = {"TQ2_0", NRD_DTYPE_TQ2_0, 256, 66},
+    [36] = {NRD_GGUF_I2_S, NRD_DTYPE_NONE, 128, 32, 4}, /* bitnet.cpp's */
     [39] = {"MXFP4", NRD_DTYPE_MXFP4, 32, 17},
     [40] = {"NVFP4", NRD_DTYPE_NONE, 64, 36},
     [41] = {"Q1_0", NRD_DTYPE_NONE, 128, 18},
@@ -288,7 +290,7 @@ static nrd_error *tensor_size(const nrd_gguf *g, nrd_gguf_tensor *t)
         return tensor_error(g, t, "the row length is no multiple of its type's block",
                             (unsigned long long)t->dims[0]);
     }
-    if (!nrd_size_mul((size_t)(n / type->block), type->block_bytes, &bytes)) {
+    if (!nrd_size_mul((size_t)(n / type->block), type->block_bytes, &bytes) || !nrd_size_add(bytes, type->more, &bytes)) {
         return tensor_error(g, t, "the size overflows; elements", n);
     }
     t->data_bytes = bytes;

@@ -52,6 +52,9 @@ typedef struct nrd_gguf_value {
     const uint32_t *str_off; /* arrays of strings: offset of each string's length in data, else NULL */
 } nrd_gguf_value;
 
+/* Name of a type without an nrd_dtype, which model/quant/bitnet.c reads. */
+#define NRD_GGUF_I2_S "I2_S"
+
 typedef struct nrd_gguf_tensor {
     const char *name;        /* NUL-terminated, owned by the nrd_gguf */
     nrd_dtype dtype;         /* NONE: a type of the format that we cannot compute with */

@@ -97,7 +97,7 @@ static nrd_error *check_shape(const nrd_plan *p, const nrd_src_tensor *t, int64_
         return nrd_errorf(NRD_ERR_UNSUPPORTED,
                           "%s: tensor '%s' has type %s, which cannot be used for weights; types that "
                           "can: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ1_S "
-                          "to IQ4_XS, TQ1_0, TQ2_0, MXFP4", nrd_source_path(p->src), t->name, t->type_name);
+                          "to IQ4_XS, TQ1_0, TQ2_0, MXFP4, I2_S", nrd_source_path(p->src), t->name, t->type_name);
     }
     if (nrd_dtype_is_block(t->dtype) && turned) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "%s: tensor '%s' of type %s cannot be transposed",

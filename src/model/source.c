@@ -74,7 +74,8 @@ static nrd_error *open_gguf(nrd_source *s)
         NRD_TRY(nrd_table_add(&s->ranks[0], &t));
     }
     NRD_TRY(nrd_source_add_numbers(s));
-    return nrd_table_finish(s, &s->ranks[0]);
+    NRD_TRY(nrd_table_finish(s, &s->ranks[0]));
+    return nrd_quant_open_ternary(&s->quant, s->spec.dtype, s->ranks[0].tensors, &s->ranks[0].n);
 }
 
 /* ---- opening and closing ---- */

@@ -112,10 +112,14 @@ static nrd_error *split_digits(nrd_tokenizer *t)
 
 nrd_error *nrd_tok_load_gguf_pre(nrd_tokenizer *t, const nrd_gguf *g)
 {
-    nrd_gguf_span pre = {"default", 7};
+    nrd_gguf_span pre = {"default", 7}, family = {"", 0};
     nrd_tok_norm_step *norm = NULL;
     size_t i = 0;
 
+    nrd_gguf_str(g, "general.architecture", &family);
+    if (family.n > 7 && !memcmp(family.data, "bitnet-", 7)) { /* bitnet.cpp's files name nothing; the vocabulary is Llama 3's */
+        pre = (nrd_gguf_span){"llama-bpe", 9};
+    }
     nrd_gguf_str(g, "tokenizer.ggml.pre", &pre);
     while (i < sizeof rules / sizeof *rules && !is_one_of(rules[i].names, &pre)) {
         i++;

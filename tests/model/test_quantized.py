@@ -699,6 +699,42 @@ def test_the_file_of_older_versions_is_read(tmp_path):
     assert " q4_1 " in run("inspect", tmp_path, "--tensors").stdout
 
 
+def write_i2_s(path, spoil=lambda data: data):
+    """Llama's matrices of three values; what they mean."""
+    spec, meant, parts = SPECS["llama"], {}, {}
+    for name, x in weights.build(spec).items():
+        meant[name] = x
+        if quantized.is_linear(name, x):
+            w = quantized.Ternary(x)
+            meant[name] = w.dequantized()
+    keys, tensors = gguf_file.to_gguf(spec, meant, "f32")
+    for name, fmt, shape, data in tensors:
+        x = data.view(np.float32).reshape(shape)
+        is_ternary = name.startswith("blk.") and x.ndim == 2
+        scale = np.abs(x).max()
+        parts[name] = (name, "i2_s", shape, spoil(gguf_file.i2_s(np.sign(x), scale))) if is_ternary else (name, fmt, shape, data)
+    gguf_file.write(str(path), keys, list(parts.values()))
+    return meant
+
+
+def test_matrices_of_bitnet_cpp_mean_their_numbers(tmp_path):
+    meant = write_i2_s(tmp_path / "m.gguf")
+    spec = SPECS["llama"]
+    (tmp_path / "f").mkdir()
+    hf_folder.write_safetensors(tmp_path / "f/model.safetensors", make_model.stored_tensors(spec, meant), "float32")
+    hf_folder.write_json(tmp_path / "f/config.json", make_model.config_json(spec, "float32"))
+    said = [logprobs(tmp_path / model, tmp_path) for model in ("m.gguf", "f")]
+    assert np.abs(said[0] - said[1]).max() < 4e-3 and np.ptp(said[1]) > 1
+    shown = run("inspect", tmp_path / "m.gguf", "--tensors")
+    assert re.search(r"blk.1.ffn_down.weight +.*q4_0", shown.stdout), shown.stdout
+
+
+def test_a_matrix_of_bitnet_cpp_has_a_scale(tmp_path):
+    write_i2_s(tmp_path / "m.gguf", lambda data: np.concatenate([data[:-32], np.zeros(32, np.uint8)]))
+    done = run("inspect", tmp_path / "m.gguf")
+    assert done.returncode == 1 and "has the scale 0, expected a number above 0" in done.stderr, done.stderr
+
+
 READ = {"F64", "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
         "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
 

@@ -15,6 +15,7 @@ import quant
 
 MAGIC = b"GGUF"
 ALIGN = 32
+I2_S = 36  # bitnet.cpp's number, which ggml does not use
 SCALARS = {  # name: (number in the file, struct code)
     "uint8": (0, "B"), "int8": (1, "b"), "uint16": (2, "H"), "int16": (3, "h"),
     "uint32": (4, "I"), "int32": (5, "i"), "float32": (6, "f"), "bool": (7, "?"),
@@ -55,13 +56,20 @@ def write(path, keys, tensors, version=3):
     for name, fmt, shape, data in tensors:
         dims = shape[::-1]  # the file counts the contiguous dimension first
         out.append(_string(name) + struct.pack(f"<I{len(dims)}Q", len(dims), *dims))
-        out.append(struct.pack("<IQ", quant.FORMATS[fmt].type_id, offset))
+        out.append(struct.pack("<IQ", I2_S if fmt == "i2_s" else quant.FORMATS[fmt].type_id, offset))
         offset += data.size + -data.size % ALIGN
     head = b"".join(out)
     with open(path, "wb") as f:
         f.write(head + b"\0" * (-len(head) % ALIGN))
         for _, _, _, data in tensors:
             f.write(data.tobytes() + b"\0" * (-data.size % ALIGN))
+
+
+def i2_s(codes, scale):
+    """A matrix of -1, 0 and 1 as bitnet.cpp has it: quarters of 128 numbers beside each other, the first in the highest bits."""
+    quarters = (codes + 1).reshape(-1, 4, 32).astype(np.uint8)
+    packed = quarters[:, 0] << 6 | quarters[:, 1] << 4 | quarters[:, 2] << 2 | quarters[:, 3]
+    return np.frombuffer(packed.tobytes() + np.float32(scale).tobytes() + bytes(28), np.uint8)
 
 
 class File:

@@ -48,8 +48,8 @@ def arcee():
 
 def bitnet():
     yield from llama()
-    yield from norm(f"{L}.self_attn.attn_sub_norm", None, Q)
-    yield from norm(f"{L}.mlp.ffn_sub_norm", None, FF)
+    yield from norm(f"{L}.self_attn.attn_sub_norm", "blk.*.attn_sub_norm", Q)
+    yield from norm(f"{L}.mlp.ffn_sub_norm", "blk.*.ffn_sub_norm", FF)
 
 
 def nanochat():
@@ -370,7 +370,7 @@ def rows():
                                     logits_scaling=D / 48), llama(), None
     yield "nanochat", config("NanoChatForCausalLM", "nanochat", **RMS, hidden_act="relu2", final_logit_softcapping=6.0), [
         t for t in nanochat() if t[0] != "model.norm.weight"], None
-    yield "bitnet", config("BitNetForCausalLM", "bitnet", **RMS, hidden_act="relu2"), bitnet(), None
+    yield "bitnet", config("BitNetForCausalLM", "bitnet", **RMS, hidden_act="relu2"), bitnet(), ("bitnet-b1.58", {})
     yield "arcee", config("ArceeForCausalLM", "arcee", **RMS, hidden_act="relu2", head_dim=HD), arcee(), (
         "arcee", {"pairs": True})
     yield "exaone", config("ExaoneForCausalLM", "exaone", layer_norm_epsilon=1e-5, num_layers=3,

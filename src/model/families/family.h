@@ -107,6 +107,7 @@ extern const nrd_weight_rule nrd_hf_score_rules[];    /* the labels of decoders 
 extern const nrd_weight_rule nrd_hf_mtp_rules[];
 extern const nrd_weight_rule nrd_gguf_mtp_rules[];
 extern const nrd_weight_rule nrd_gguf_rules[];        /* q, k, v and gate apart */
+extern const nrd_weight_rule nrd_gguf_bitnet_rules[];  /* the same with norms in front of the last products */
 extern const nrd_weight_rule nrd_gguf_plain_rules[];   /* q, k, v apart, a plain MLP */
 extern const nrd_weight_rule nrd_gguf_stacked_rules[]; /* attn_qkv, a plain MLP */
 extern const nrd_weight_rule nrd_gguf_fused_rules[];   /* gate and up in ffn_up; q, k, v apart */

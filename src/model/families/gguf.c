@@ -30,6 +30,16 @@ const nrd_weight_rule nrd_gguf_rules[] = {
     {"rope_factors", {"rope_freqs.weight"}, 0},
     {0}};
 
+const nrd_weight_rule nrd_gguf_bitnet_rules[] = {
+    COMMON,
+    RULE("attention.inner_layernorm", LAYER "attn_sub_norm", 0),
+    RULE_QKV(LAYER "attn_q", LAYER "attn_k", LAYER "attn_v"),
+    RULE("mlp.fc", LAYER "ffn_gate", 0),
+    RULE("mlp.gate", LAYER "ffn_up", 0),
+    RULE("mlp.inner_layernorm", LAYER "ffn_sub_norm", 0),
+    ENDS,
+    {0}};
+
 #define EXPERTS                                                                                    \
     RULE("mlp.router", LAYER "ffn_gate_inp", 0), RULE("mlp.experts.fc", LAYER "ffn_gate_exps", 0), \
         RULE("mlp.experts.gate", LAYER "ffn_up_exps", 0), RULE("mlp.experts.proj", LAYER "ffn_down_exps", 0)

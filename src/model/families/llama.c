@@ -417,9 +417,17 @@ static nrd_error *bitnet(nrd_model_spec *s, const nrd_json *c)
     return NULL;
 }
 
+static nrd_error *gguf_bitnet(nrd_model_spec *s, const nrd_gguf *g)
+{
+    (void)g;
+    s->act = NRD_ACT_RELU2;
+    s->inner_norms = true;
+    return NULL;
+}
+
 const nrd_arch nrd_arch_bitnet = {
-    "bitnet", "BitNetForCausalLM", {"bitnet"}, {"BitNetForCausalLM", "BitnetForCausalLM"}, NULL, MODEL_PREFIXES,
-    bitnet_rules, NULL, 0, bitnet, NULL};
+    "bitnet", "BitNetForCausalLM", {"bitnet"}, {"BitNetForCausalLM", "BitnetForCausalLM"}, "bitnet-b1.58|bitnet-25", MODEL_PREFIXES,
+    bitnet_rules, nrd_gguf_bitnet_rules, 0, bitnet, gguf_bitnet};
 
 static const nrd_weight_rule arcee_rules[] = {
     RULE_EMBED("model.embed_tokens"),

@@ -4,8 +4,11 @@
  *   weight_scale  one number, by which the product is divided (linear_class "bitlinear") or multiplied ("autobitlinear")
  * With quantization_mode "online" weights are as they were trained, and become such numbers when they are read: their mean magnitude
  * is the scale, rounded to their own type as there.
+ * bitnet.cpp's GGUF files (type I2_S): 128 numbers of a row in 32 bytes, those of the first quarter in the highest bits, and one scale
+ * behind the whole matrix, as published files have them. Its other orders, of rows by fours and of ARM, cannot be told from it.
  * Inputs are rounded to int8 there, token by token; here as for other weights of 4 bits. */
 #include "base/dtype.h"
+#include "formats/gguf.h"
 #include "model/quant/quant.h"
 
 #include <math.h>
@@ -103,7 +106,7 @@ static bool is_product(nrd_quant *q, const nrd_src_tensor *t)
     return true;
 }
 
-/* ---- both ---- */
+/* ---- folders ---- */
 
 static nrd_error *weight_bitnet(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
@@ -154,4 +157,45 @@ static nrd_error *open_bitnet(nrd_quant *q, const nrd_json *config)
     return NULL;
 }
 
+/* ---- I2_S of bitnet.cpp's GGUF files ---- */
+
+enum { I2_S_BLOCK = 128, I2_S_BYTES = 32 };
+
+static void i2_s_codes(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
+{
+    const uint8_t *block = (const uint8_t *)w->codes.data + row0 * w->cols / 4;
+
+    for (const uint8_t *end = block + n * w->cols / 4; block < end; block += I2_S_BYTES) {
+        for (int i = 0; i < I2_S_BLOCK; i++) {
+            *out++ = block[i % I2_S_BYTES] >> (6 - i / I2_S_BYTES * 2) & 3;
+        }
+    }
+}
+
+bool nrd_quant_is_i2_s(nrd_quant *q, const nrd_src_tensor *t)
+{
+    (void)q;
+    return t->n_dims == 2 && !strcmp(t->type_name, NRD_GGUF_I2_S) && nrd_str_has_suffix(t->name, ".weight");
+}
+
+static nrd_error *weight_i2_s(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    NRD_TRY(nrd_quant_take(q, stem, ".weight", w, &w->codes));
+    w->rows = w->codes.dims[0];
+    w->cols = w->codes.dims[1];
+    NRD_ASSERT(w->codes.data_bytes == (size_t)(w->rows * w->cols / 4) + sizeof(float), "formats/gguf.c counts them");
+    memcpy(&w->scale_factor, (const uint8_t *)w->codes.data + w->rows * w->cols / 4, sizeof(float));
+    if (!isfinite(w->scale_factor) || w->scale_factor <= 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has the scale %g, expected a number above 0", w->codes.name,
+                          (double)w->scale_factor);
+    }
+    w->bits = 2;
+    w->top = TOP;
+    w->zero_point = 1;
+    w->codes_of = i2_s_codes;
+    w->row_group = w->rows;
+    return nrd_quant_groups(w, -1);
+}
+
+const nrd_quant_reader nrd_quant_i2_s = {"i2_s", {NULL}, NULL, weight_i2_s};
 const nrd_quant_reader nrd_quant_bitnet = {"bitnet", {".weight_scale"}, open_bitnet, weight_bitnet};

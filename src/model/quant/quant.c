@@ -435,6 +435,33 @@ fail:
     return err;
 }
 
+nrd_error *nrd_quant_open_ternary(nrd_quant **out, nrd_dtype dtype, nrd_src_tensor *table, size_t *n)
+{
+    nrd_error *err = NULL;
+    nrd_quant *q = NULL;
+    size_t i = 0;
+
+    *out = NULL;
+    while (i < *n && !nrd_quant_is_i2_s(NULL, &table[i])) {
+        i++;
+    }
+    if (i == *n) {
+        return NULL;
+    }
+    NRD_NEW_GOTO(q, 1, err, fail);
+    q->table = table;
+    q->n_table = *n;
+    q->reader = &nrd_quant_i2_s;
+    q->settings.is_anchor = nrd_quant_is_i2_s;
+    NRD_TRY_GOTO(read_table(q, dtype, n), err, fail);
+    *out = q;
+    return NULL;
+
+fail:
+    nrd_quant_close(q);
+    return err;
+}
+
 void nrd_quant_close(nrd_quant *q)
 {
     if (!q) {

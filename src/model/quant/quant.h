@@ -57,6 +57,8 @@ nrd_error *nrd_quant_open_checkpoint(nrd_quant **out, const nrd_json *config, co
                                      nrd_src_tensor *table, size_t *n) NRD_MUST_USE;
 #define NRD_QUANT_MIXED "MIXED_PRECISION"
 bool nrd_quant_reads_checkpoint(const char *quant_algo);
+/* The same of a GGUF file with matrices of I2_S. *out NULL: it has none. */
+nrd_error *nrd_quant_open_ternary(nrd_quant **out, nrd_dtype dtype, nrd_src_tensor *table, size_t *n) NRD_MUST_USE;
 void nrd_quant_close(nrd_quant *q);
 const char *nrd_quant_notes(const nrd_quant *q); /* what was unpacked, in one line; "" */
 
@@ -140,7 +142,7 @@ typedef struct nrd_quant_reader {
 
 extern const nrd_quant_reader nrd_quant_gptq, nrd_quant_awq, nrd_quant_fp8, nrd_quant_mxfp8, nrd_quant_fbgemm_fp8,
     nrd_quant_compressed, nrd_quant_modelopt, nrd_quant_bnb, nrd_quant_mxfp4, nrd_quant_auto_round, nrd_quant_hqq, nrd_quant_torchao,
-    nrd_quant_bitnet, nrd_quant_quark, nrd_quant_mlx, nrd_quant_eetq, nrd_quant_quanto, nrd_quant_checkpoint;
+    nrd_quant_bitnet, nrd_quant_i2_s, nrd_quant_quark, nrd_quant_mlx, nrd_quant_eetq, nrd_quant_quanto, nrd_quant_checkpoint;
 
 /* What `open` settles for `weight`. */
 typedef struct nrd_quant_settings {
@@ -218,6 +220,8 @@ nrd_error *nrd_quant_weight_only(nrd_quant *q, const char *stem, nrd_quant_weigh
 nrd_error *nrd_quant_check_order_of_product(nrd_quant *q) NRD_MUST_USE;
 nrd_error *nrd_quant_gptq_product(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE; /* W8A16_GPTQ, W4A16_GPTQ: likewise */
 nrd_error *nrd_quant_smooth(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
+
+bool nrd_quant_is_i2_s(nrd_quant *q, const nrd_src_tensor *t); /* bitnet.c; q may be NULL */
 
 /* QServe, qserve.c: per group if s->group_size is above 0. */
 nrd_error *nrd_quant_qserve(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
