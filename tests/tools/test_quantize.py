@@ -337,6 +337,7 @@ def test_inputs_that_rounding_hurts_most_keep_their_bits(home, tmp_path, arch, n
     assert first["targets"] == [m["name"] for m in modules if m["name"] not in keep] and second["targets"] == keep
     assert first["input_activations"]["num_bits"] == 8 and first["format"] == ("float-quantized" if name == "fp8" else "int-quantized")
     assert second["input_activations"] is None and second["format"] == "pack-quantized" and second["weights"]["type"] == "int"
+    assert second["weights"]["strategy"] == ("group" if arch == "llama3" else "channel")  # 32 does not divide all columns of the other
     tensors, size = {}, {}
     for part in (tmp_path / "q").glob("model*.safetensors"):
         tensors |= safetensors(part)
@@ -355,6 +356,26 @@ def test_inputs_that_rounding_hurts_most_keep_their_bits(home, tmp_path, arch, n
     if arch == "llama3":
         names = {n[:-len(".int8_input")] for n in safetensors(tmp_path / "c/rank0.safetensors") if n.endswith(".int8_input")}
         assert names == (marked if name == "int8_sq" else set())
+
+
+def put_large_columns(path):
+    """One weight of 32 in each row is thirty times as large as the others, so that a row's scale leaves those little."""
+    spec = make_model.SPECS["llama3"]
+    made = {name: x.copy() for name, x in make_model.weights.build(spec).items()}
+    for name in made:
+        if name.endswith("down_proj.weight"):
+            made[name][:, 7] *= 30
+    hf_folder.write_safetensors(str(path / "model.safetensors"), make_model.stored_tensors(spec, made), "bfloat16")
+
+
+@pytest.mark.parametrize("name", ["int8_sq", "fp8"])
+def test_weights_whose_inputs_keep_their_bits_have_scales_for_few_columns(tmp_path, name):
+    model = folder(tmp_path / "m", "llama3", put_large_columns)
+    rows = quantize(model, tmp_path / "p", "int8_wo", "--no_eval")
+    report = quantize(model, tmp_path / "q", name, "--autoq_format", f"{name},int8_wo", "--auto_quantize_bits", "16", "--no_eval")
+    before, after = ({m["name"]: m["error"] for layer in r["layers"] for m in layer["modules"]} for r in (rows, report))
+    down = [m for m in before if "down_proj" in m]
+    assert down and all(after[m] < 0.5 * before[m] for m in down), [(before[m], after[m]) for m in down]
 
 
 def put_quiet_layer(path):

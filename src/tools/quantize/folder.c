@@ -461,13 +461,13 @@ done:
 }
 
 /* What files hold decides, since a run that goes on may choose otherwise for the rest. */
-static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dtype cache, nrd_str *text)
+static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, const nrd_qgrid *wide, nrd_dtype cache, nrd_str *text)
 {
     nrd_error *err = NULL;
     const bool with_head = f->modules->modules[f->modules->n - 1].layer < 0; /* it is quantized */
     const bool rounds = s->inputs != NRD_QROUND_NOT;
     nrd_qpack_group groups[2] = {{.grid = s->grid, .inputs = s->inputs, .static_inputs = s->static_inputs},
-                                 {.grid = nrd_qmix_wide}};
+                                 {.grid = *wide}};
     size_t n = 1, n_ignored = 0;
     const char **ignored = NULL;
 
@@ -476,8 +476,8 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dty
         nrd_qpack_gptq_config(text, &s->grid, ignored, n_ignored, with_head);
         goto done;
     }
-    if (s->grid.bits != nrd_qmix_wide.bits || rounds) {
-        NRD_TRY_GOTO(modules_of(f, nrd_qmix_wide.bits, rounds, &groups[1].targets, &groups[1].n_targets), err, done);
+    if (s->grid.bits != wide->bits || rounds) {
+        NRD_TRY_GOTO(modules_of(f, wide->bits, rounds, &groups[1].targets, &groups[1].n_targets), err, done);
     }
     if (groups[1].n_targets > 0) {
         NRD_TRY_GOTO(modules_of(f, s->grid.bits, false, &groups[0].targets, &groups[0].n_targets), err, done);
@@ -498,7 +498,7 @@ done:
     return err;
 }
 
-static nrd_error *write_config(const nrd_qfolder *f, const nrd_qscheme *s, nrd_dtype cache)
+static nrd_error *write_config(const nrd_qfolder *f, const nrd_qscheme *s, const nrd_qgrid *wide, nrd_dtype cache)
 {
     nrd_error *err = NULL;
     nrd_json_doc *doc = NULL;
@@ -518,7 +518,7 @@ static nrd_error *write_config(const nrd_qfolder *f, const nrd_qscheme *s, nrd_d
         nrd_str_puts(&text, ",\n  \"quantization_config\": ");
     }
     if (s) {
-        NRD_TRY_GOTO(put_groups(f, s, cache, &text), err, done);
+        NRD_TRY_GOTO(put_groups(f, s, wide, cache, &text), err, done);
     } else if (cache != NRD_DTYPE_NONE) {
         nrd_qpack_config(&text, "dense", NULL, 0, NULL, 0, true, cache);
     }
@@ -533,10 +533,10 @@ done:
     return err;
 }
 
-nrd_error *nrd_qfolder_finish(nrd_qfolder *f, const nrd_qscheme *s, nrd_dtype cache)
+nrd_error *nrd_qfolder_finish(nrd_qfolder *f, const nrd_qscheme *s, const nrd_qgrid *wide, nrd_dtype cache)
 {
     NRD_TRY(copy_others(f));
-    NRD_TRY(write_config(f, s, cache));
+    NRD_TRY(write_config(f, s, wide, cache));
     remove_in(f->dir, PROGRESS);
     return NULL;
 }

@@ -37,8 +37,8 @@ nrd_error *nrd_qfolder_index(const nrd_qfolder *f, uint64_t *out_bytes) NRD_MUST
 /* All matrices that stay as they are, those among them that no note of the files has with `why_left`. *out [*out_n] is allocated,
  * names are the modules'. */
 nrd_error *nrd_qfolder_kept(const nrd_qfolder *f, const char *why_left, nrd_qkept **out, size_t *out_n) NRD_MUST_USE;
-/* Other files and config.json. s NULL: no weight is quantized. cache: the type that the cache's scales are for; NONE: there
- * are none. */
-nrd_error *nrd_qfolder_finish(nrd_qfolder *f, const nrd_qscheme *s, nrd_dtype cache) NRD_MUST_USE;
+/* Other files and config.json. s NULL: no weight is quantized. wide: the grid of modules that get 8 bits beside others. cache: the type
+ * that the cache's scales are for; NONE: there are none. */
+nrd_error *nrd_qfolder_finish(nrd_qfolder *f, const nrd_qscheme *s, const nrd_qgrid *wide, nrd_dtype cache) NRD_MUST_USE;
 
 #endif

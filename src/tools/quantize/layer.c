@@ -329,7 +329,7 @@ static nrd_error *begin(nrd_qwork *w, const nrd_qmodules *q, size_t first, size_
         nrd_qresult_module *y = &w->out->modules[w->out->n++];
         y->module = &q->modules[first + i];
         const bool is_wide = nrd_qmix_is_wide(w->settings->mix, y->module);
-        y->grid = is_wide ? nrd_qmix_wide : w->settings->scheme.grid;
+        y->grid = is_wide ? w->settings->wide : w->settings->scheme.grid;
         y->keeps_inputs = is_wide && w->settings->scheme.inputs != NRD_QROUND_NOT;
         if (y->grid.scale_dtype == NRD_DTYPE_NONE) {
             y->grid.scale_dtype = y->module->src->dtype;

@@ -26,6 +26,7 @@ struct nrd_qmix;
 typedef struct nrd_qsettings {
     nrd_qscheme scheme;
     const struct nrd_qmix *mix; /* which modules are as int8_wo instead, or stay (mix.h); NULL: none */
+    nrd_qgrid wide;    /* of those that get 8 bits */
     bool mixes_inputs; /* of 8 bits: those of the mix are as int8_wo, whose inputs are not rounded */
     double alpha;    /* SmoothQuant; below 0: scales are searched, and inputs have rows */
     double damping;  /* GPTQ */
@@ -39,7 +40,7 @@ typedef struct nrd_qresult_module {
     float *w; /* [rows, cols] used on the way; NULL behind nrd_qlayer_quantize */
     nrd_qrows rows;
     nrd_qgrid grid;
-    bool keeps_inputs; /* others of the format round theirs, this one is as int8_wo */
+    bool keeps_inputs; /* others of the format round theirs, this one has weights of 8 bits alone */
     float input_scale; /* of activations, where all tokens have one; 0: none */
     double error; /* of the products, over all inputs seen: |off|^2 / |result|^2; without inputs that of the weights */
     double power; /* |result|^2 over all inputs seen; without inputs |weights|^2 */

@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-const nrd_qgrid nrd_qmix_wide = {.bits = 8, .symmetric = true, .group = NRD_QGRID_ROWS};
-
 int nrd_qmix_product_of(const nrd_qmodule *y)
 {
     if (y->layer < 0 || y->input == NRD_QINPUT_NONE) {

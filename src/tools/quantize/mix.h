@@ -27,8 +27,6 @@ typedef struct nrd_qmix {
     double bits;   /* a weight, scales and zero points counted; a number of inputs, where that is what they differ in */
 } nrd_qmix;
 
-extern const nrd_qgrid nrd_qmix_wide; /* the grid of those with 8 bits, that of int8_wo */
-
 /* s: the settings that the others are quantized with. c keeps rows of inputs where s rounds inputs to 8 bits beside weights of 8;
  * then its statistics are forgotten behind it, so that the layers' own begin from what the model says. */
 nrd_error *nrd_qmix_choose(nrd_qmix *out, nrd_qmath *m, const nrd_qsettings *s, const nrd_qmodules *q, nrd_qcalibration *c,

@@ -179,7 +179,7 @@ static bool can_probe(const part *parts, size_t n)
 /* How much of what weights to the nearest are off by goes away with the other format. */
 static double weights_share(const nrd_qsettings *s)
 {
-    return s->mixes_inputs && !s->scheme.grid.is_float ? 0 : s->gptq ? NRD_GPTQ_SHARE : 1;
+    return s->gptq ? NRD_GPTQ_SHARE : 1;
 }
 
 /* What rounding to the nearest does to the modules of a layer. */
