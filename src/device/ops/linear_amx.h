@@ -27,6 +27,9 @@
      : IS_8_BIT(type) || IS_IQ4(type) ? 128                                                        \
                                       : 0)
 
+/* Numbers of 4 bits that are no places in a table. */
+#define IS_NIBBLES(type) ((type) == NRD_DTYPE_Q4_0 || (type) == NRD_DTYPE_Q4_1 || (type) == NRD_DTYPE_Q4_K)
+
 /* Tokens from which on types are unpacked: below, that costs more than the unit saves. Tiles at a time; columns of bfloat16 at a
  * time. */
 enum { MX_FROM = 32, MX_TILES = 4, MX_BF16_COLS = 224 };
@@ -43,15 +46,15 @@ NRD_INLINE vi mx_pairs(vf even, vf odd)
                                     vi_add(_mm512_castps_si512(even), half), vi_load(high));
 }
 
-/* Byte i of every 4 as a float, plus 256: below a one of that exponent. */
-NRD_INLINE vf mx_byte(vi q, const int i)
+/* The bits `mask` of byte i of every 4 as a float, plus 256: below a one of that exponent. */
+NRD_INLINE vf mx_byte(vi q, const int i, const int mask)
 {
     const vi at = i == 0   ? _mm512_slli_epi32(q, 15)
                   : i == 1 ? _mm512_slli_epi32(q, 7)
                   : i == 2 ? _mm512_srli_epi32(q, 1)
                            : _mm512_srli_epi32(q, 9);
     return _mm512_castsi512_ps(
-        _mm512_ternarylogic_epi32(at, vi_set1_32(0xff << 15), vi_set1_32(0x43800000), 0xea)); /* at & b | c */
+        _mm512_ternarylogic_epi32(at, vi_set1_32(mask << 15), vi_set1_32(0x43800000), 0xea)); /* at & b | c */
 }
 
 NRD_KERNEL void mx_unpack(const int type, const uint8_t *tile, int64_t ahead, int64_t n_blocks, uint8_t *room)
@@ -65,18 +68,31 @@ NRD_KERNEL void mx_unpack(const int type, const uint8_t *tile, int64_t ahead, in
         for (int at = 0; at < BLOCK_BYTES(type); at += 64) {
             __builtin_prefetch(s.w + ahead + at, 0, 2);
         }
-        s.w = load_ints(type, s.w, q);
-        NRD_UNROLL
-        for (int h = 0; h < 2; h++) {
-            base[h] = vf_fma(vf_set1(-256.0f - MX_OFFSET(type)), d[h], HAS_MIN(type) ? m[h] : vf_zero());
+        if (IS_NIBBLES(type)) { /* the upper four bits of a byte count 16 where they are */
+            const vf offset = vf_set1(-MX_OFFSET(type)), low = vf_fma(offset, d[0], HAS_MIN(type) ? m[0] : vf_zero());
+            base[0] = vf_fma(vf_set1(-256), d[0], low);
+            base[1] = vf_fma(vf_set1(-16), d[0], low);
+            d[1] = vf_mul(d[0], vf_set1(1.0f / 16));
+            NRD_UNROLL
+            for (int g = 0; g < 8; g++) {
+                q[g] = vi_load(s.w + g % 4 * 64);
+            }
+            s.w += 256;
+        } else {
+            s.w = load_ints(type, s.w, q);
+            NRD_UNROLL
+            for (int h = 0; h < 2; h++) {
+                base[h] = vf_fma(vf_set1(-256 - MX_OFFSET(type)), d[h], HAS_MIN(type) ? m[h] : vf_zero());
+            }
         }
         NRD_UNROLL
         for (int g = 0; g < 8; g++) {
-            const int h = IS_HALVES(type) ? g / 4 : 0;
+            const int h = IS_HALVES(type) || IS_NIBBLES(type) ? g / 4 : 0;
+            const int mask = !IS_NIBBLES(type) ? 0xff : g < 4 ? 0xf : 0xf0;
             vf w[4];
             NRD_UNROLL
             for (int i = 0; i < 4; i++) {
-                w[i] = vf_fma(mx_byte(q[g], i), d[h], base[h]);
+                w[i] = vf_fma(mx_byte(q[g], i, mask), d[h], base[h]);
             }
             vi_store(room + g * 128, mx_pairs(w[0], w[1]));
             vi_store(room + g * 128 + 64, mx_pairs(w[2], w[3]));
