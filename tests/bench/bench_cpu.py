@@ -13,7 +13,8 @@ whose formats differ much in speed. `--transformers` (which needs torch, acceler
 bfloat16 and float32: which is faster depends on the processor. `--openvino` (openvino-genai) reads the same file.
 `--onnxruntime` is what `python -m onnxruntime_genai.models.builder -p int4 -e cpu --extra_options int4_accuracy_level=4` made
 of the model. `--ik` is the folder of its llama-bench and llama-batched-bench, which regroup the weights as they load (-rtr); `--ik-files` are the same
-model as its llama-quantize packs it. llama-cpp-python is left out where it is not installed. Writes cpu-NAME.json and cpu-NAME.svg to FOLDER.
+model as its llama-quantize packs it. llama-cpp-python is left out where it is not installed; `--llamacpp` and `--llamacpp-files` are
+the same programs of llama.cpp's own, built for this machine. Writes cpu-NAME.json and cpu-NAME.svg to FOLDER.
 """
 import argparse
 import importlib.util
@@ -205,12 +206,13 @@ def child_onnxruntime(model, threads):
     return cells
 
 
-def ik_llama(model, threads, programs, folder):
-    """Its programs write a file llama.log where they run."""
+def llama_programs(model, threads, programs, folder, regroups):
+    """ik_llama.cpp's, which can regroup weights as they load and write a file llama.log where they run, or llama.cpp's."""
     common = ["-m", model, "-t", str(threads), "-fa"]
-    out, _ = finished([programs / "llama-bench", *common, "1", "-rtr", "1", "-p", str(PROMPT), "-n", "0", "-r", "2", "-o", "json"], cwd=folder)
+    out, _ = finished([programs / "llama-bench", *common, "1", *(["-rtr", "1"] if regroups else []), "-p", str(PROMPT), "-n", "0", "-r", "2",
+                       "-o", "json"], cwd=folder)
     cells = {"prefill 512": json.loads(out)[0]["avg_ts"], "load s": float("nan")}
-    out, peak = finished([programs / "llama-batched-bench", *common, "on", "-rtr", "-c", str(64 * (DECODE_PROMPT + STEPS)), "-npp",
+    out, peak = finished([programs / "llama-batched-bench", *common, "on", *(["-rtr"] if regroups else []), "-c", str(64 * (DECODE_PROMPT + STEPS)), "-npp",
                           str(DECODE_PROMPT), "-ntg", str(STEPS), "-npl", ",".join(map(str, SEQUENCES))],
                          stderr=subprocess.STDOUT, cwd=folder)  # its table goes to stderr
     for line in out.splitlines():
@@ -272,6 +274,8 @@ def main():
     parser.add_argument("--openvino", action="store_true")
     parser.add_argument("--onnxruntime", help="folder of an ONNX model of the same weights")
     parser.add_argument("--ik", type=pathlib.Path, help="folder of ik_llama.cpp's programs")
+    parser.add_argument("--llamacpp", type=pathlib.Path, help="folder of llama.cpp's programs, where llama-cpp-python is not installed")
+    parser.add_argument("--llamacpp-files", type=pathlib.Path, nargs="+", default=[], help="the model in other formats, from its llama-quantize")
     parser.add_argument("--ik-files", type=pathlib.Path, nargs="+", default=[], help="the model in formats of its own, from its llama-quantize")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -299,7 +303,10 @@ def main():
             engines["ONNX Runtime GenAI int4"] = lambda: peer("onnxruntime", args.onnxruntime, args.threads)
         if args.ik:
             for name, path in [("-rtr", model), *((f.stem, f.resolve()) for f in args.ik_files)]:
-                engines[f"ik_llama.cpp {name}"] = lambda p=path: ik_llama(p, args.threads, args.ik.resolve(), folder)
+                engines[f"ik_llama.cpp {name}"] = lambda p=path: llama_programs(p, args.threads, args.ik.resolve(), folder, True)
+        if args.llamacpp:
+            for path in [model, *(f.resolve() for f in args.llamacpp_files)]:
+                engines[f"llama.cpp {path.stem}"] = lambda p=path: llama_programs(p, args.threads, args.llamacpp.resolve(), folder, False)
         engines["nereid"]()  # builds the engine where there is none yet
         rounds = [{name: run() for name, run in engines.items()} for _ in range(args.rounds)]
         share, limits = floors(model, args.threads, folder)

@@ -29,7 +29,7 @@ nrd_error *nrd_run_mark_product(nrd_runner *r, nrd_profile_op op, const nrd_prod
     nrd_profile_sum work = {
         .bytes = bytes,
         .flops = 2.0 * (double)n * (double)p->rows * (double)p->cols,
-        .eight_bit = p->rounds_input || p->in_dtype == NRD_DTYPE_ACT_Q8 || p->in_dtype == NRD_DTYPE_F8_E4M3,
+        .eight_bit = p->rounds_input || p->can_be_plain || p->in_dtype == NRD_DTYPE_ACT_Q8 || p->in_dtype == NRD_DTYPE_F8_E4M3,
     };
     return r->marked ? nrd_profile_mark(r->profile, op, work) : NULL;
 }
