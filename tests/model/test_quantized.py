@@ -699,6 +699,22 @@ def test_the_file_of_older_versions_is_read(tmp_path):
     assert " q4_1 " in run("inspect", tmp_path, "--tensors").stdout
 
 
+def test_rotations_that_are_part_of_weights_need_nothing(tmp_path):
+    """R1, R2 and R3 of SpinQuant: of hidden states and of values in the weights, of queries and keys beside them."""
+    def place(*locations):
+        return {"type": "hadamard", "randomize": False, "apply": [{"targets": ["re:.*"], "location": at, "inverse": False} for at in locations]}
+
+    def change(tensors, fields):
+        fields["transform_config"] = {"config_groups": {"R1": place("weight_output", "weight_input"), "R3": place("q_attn", "k_cache")}}
+        for layer in range(2):
+            for at in ("q_attn", "k_cache"):
+                tensors[f"model.layers.{layer}.self_attn.R3_{at}.weight"] = np.eye(32, dtype=np.float32).view("V4")
+
+    write(tmp_path / "q", "ct-4", change)
+    write(tmp_path / "f", "ct-4")
+    assert np.array_equal(logprobs(tmp_path / "q", tmp_path), logprobs(tmp_path / "f", tmp_path))
+
+
 def write_i2_s(path, spoil=lambda data: data):
     """Llama's matrices of three values; what they mean."""
     spec, meant, parts = SPECS["llama"], {}, {}

@@ -33,6 +33,11 @@ def field(**more):
     return lambda tensors, fields: fields.update(more)
 
 
+def rotated(*locations, **more):
+    apply = [{"targets": ["Linear"], "location": at, "inverse": False, "ignore": []} for at in locations]
+    return field(transform_config={"config_groups": {"R": {"type": "hadamard", "apply": apply, "randomize": False}}}, **more)
+
+
 def narrow(tensors, fields):
     """248 rows, which fill words of 4 bits."""
     for part, n in (("qweight", 248), ("qzeros", 31), ("scales", 248)):
@@ -213,7 +218,9 @@ LIES = [
     ("ct-marlin-4", put("scale_packed", lambda x: x[:-1]), f"'{LAYER}.scale_packed' has 3 groups, which do not divide 512 columns"),
     ("ct-4", field(quantization_status="frozen"), "quantization_status 'frozen' is not supported; known: compressed"),
     ("ct-4", field(sparsity_config={"format": "sparse-bitmask"}), "sparsity_config.format 'sparse-bitmask' is not"),
-    ("ct-4", field(transform_config={"config_groups": {"R1": {}}}), "transform_config 'object' is not supported"),
+    ("ct-4", rotated("weight_input", "input"), "transform_config: location 'input' is not supported; known: weight_input, weight_output, q_attn with k_cache"),
+    ("ct-4", rotated("q_attn"), "location 'q_attn' is not supported; known: q_attn and k_cache of one hadamard, without kv_cache_scheme"),
+    ("ct-4", rotated("q_attn", "k_cache", kv_cache_scheme={"type": "int", "num_bits": 8}), "location 'q_attn' is not supported; known: q_attn and k_cache of one"),
     ("modelopt-w4a8-nvfp4", put("weight_scale", lambda x: x[:, :-1]), f"'{LAYER}.weight_scale' has "),
     ("modelopt-w4a8-mxfp4", put("weight_scale", at((2, 1), 255)), f"'{LAYER}.weight_scale' has the scale nan for row 2, group 1"),
     ("modelopt-fp8-blocks", put("weight_scale", lambda x: x[1:]), f"'{LAYER}.weight_scale' has shape [1, 4], expected [2, 4]"),

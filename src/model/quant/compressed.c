@@ -246,6 +246,36 @@ static void read_inputs(nrd_quant_settings *s, const nrd_json *groups)
     s->layers = n_int8 > 0 && n_int8 < n ? groups : NULL;
 }
 
+/* Rotations (QuaRot, Ashkboos et al., 2024; SpinQuant, Liu et al., 2024). Those of weights were made before these were rounded, and what
+ * one turns another turns back. One of queries and keys alike leaves their products as they are. Others are for inputs and outputs. */
+static nrd_error *check_rotations(const nrd_json *config)
+{
+    static const char known[] = "weight_input, weight_output, q_attn with k_cache";
+    const nrd_json *groups = nrd_json_get(nrd_json_get(config, "transform_config"), "config_groups");
+    const nrd_json *cache = nrd_json_get(config, "kv_cache_scheme");
+
+    for (size_t i = 0; nrd_json_is(groups, NRD_JSON_OBJECT) && i < nrd_json_len(groups); i++) {
+        const nrd_json *group = &groups->child[i], *all = nrd_json_get(group, "apply"), *q = NULL, *k = NULL;
+        for (size_t a = 0; a < nrd_json_len(all); a++) {
+            const nrd_json *one = nrd_json_at(all, a), *at = nrd_json_get(one, "location");
+            const char *name = nrd_json_str(at, "");
+            const bool is_q = !strcmp(name, "q_attn"), is_k = !strcmp(name, "k_cache");
+            if ((is_q && q) || (is_k && k) || (!is_q && !is_k && strcmp(name, "weight_input") != 0 && strcmp(name, "weight_output") != 0)) {
+                return nrd_quant_refuse("transform_config: location", at, known);
+            }
+            q = is_q ? one : q;
+            k = is_k ? one : k;
+        }
+        const bool are_alike = q && k && nrd_json_get_bool(q, "inverse", false) == nrd_json_get_bool(k, "inverse", false) &&
+                               !nrd_json_get_bool(group, "randomize", false) && strstr(nrd_json_get_str(group, "type", ""), "hadamard");
+        if ((q || k) && (!are_alike || nrd_json_is(cache, NRD_JSON_OBJECT))) { /* a cache's scales are for keys that were turned */
+            return nrd_quant_refuse("transform_config: location", nrd_json_get(q ? q : k, "location"),
+                                    "q_attn and k_cache of one hadamard, without kv_cache_scheme");
+        }
+    }
+    return NULL;
+}
+
 static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
 {
     nrd_quant_settings *s = nrd_quant_settings_of(q);
@@ -260,9 +290,7 @@ static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
     if (strcmp(nrd_json_str(sparsity, "dense"), "dense") != 0 && strcmp(nrd_json_str(sparsity, ""), "sparse-24-bitmask") != 0) {
         return nrd_quant_refuse("sparsity_config.format", sparsity, "dense, sparse-24-bitmask");
     }
-    if (nrd_json_len(nrd_json_get(nrd_json_get(config, "transform_config"), "config_groups")) > 0) {
-        return nrd_quant_refuse("transform_config", nrd_json_get(config, "transform_config"), "none");
-    }
+    NRD_TRY(check_rotations(config));
     read_inputs(s, groups);
     s->needs_zeros = nrd_json_is(groups, NRD_JSON_OBJECT) && nrd_json_len(groups) > 0;
     for (size_t i = 0; i < nrd_json_len(groups) && nrd_json_is(groups, NRD_JSON_OBJECT); i++) {
