@@ -358,7 +358,7 @@ typedef struct nrd_exec_request {
      * looked at between steps; for a guide that is being compiled, when that is done. */
     int64_t deadline_ns, start_by_ns;
     bool deterministic; /* refused where the tokens may depend on what runs beside them: on a GPU, and on
-                         * a CPU with AMX where weights have 8 bits or fewer, unless nrd_exec_config.deterministic is set */
+                         * a CPU with AMX where weights are float16 or of 8 bits or fewer, unless nrd_exec_config.deterministic is set */
     uint64_t group;     /* requests that are choices of one share choices_at_once; 0: only its own sequences do */
     int32_t second_from; /* prompt tokens from this one on are the second text of a pair, which BERT has a token type for;
                           * 0: one text. Models without such types do not look at it */

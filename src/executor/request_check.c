@@ -291,7 +291,7 @@ static bool rows_are_alone(const nrd_exec *x)
 
     for (size_t i = 0; is_amx && alone && i < nrd_engine_n_weights(x->engine); i++) {
         const nrd_dtype t = nrd_engine_weight_at(x->engine, i, NULL)->dtype;
-        alone = !nrd_dtype_is_quant(t) && !nrd_dtype_is_packed(t) && t != NRD_DTYPE_I8;
+        alone = !nrd_dtype_is_quant(t) && !nrd_dtype_is_packed(t) && t != NRD_DTYPE_I8 && t != NRD_DTYPE_F16;
     }
     return alone;
 }

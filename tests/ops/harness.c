@@ -55,9 +55,9 @@ bool is_block_type(nrd_dtype t)
     return nrd_dtype_is_quant(t) || nrd_dtype_is_packed(t) || t == NRD_DTYPE_I8;
 }
 
-bool may_round_blocks(const target *t, nrd_dtype type, int32_t n, bool deterministic)
+bool may_round(const target *t, nrd_dtype type, int32_t n, bool deterministic)
 {
-    return strncmp(t->name, "amx/", 4) == 0 && is_block_type(type) && n >= 32 && !deterministic;
+    return strncmp(t->name, "amx/", 4) == 0 && (is_block_type(type) || type == NRD_DTYPE_F16) && n >= 32 && !deterministic;
 }
 
 static bool target_open(const char *device, const char *isa, int32_t threads)

@@ -240,23 +240,24 @@ static bool is_rounded(const linear_case *c, const target *t)
 {
     bool is = false;
     for (int p = 0; p < c->n_parts; p++) {
-        is = is || may_round_blocks(t, c->types[p], c->n, c->deterministic);
+        is = is || may_round(t, c->types[p], c->n, c->deterministic);
     }
     return is;
 }
 
 /* A sum of `cols` products in float32: each of cols roundings is at most eps / 2 of a partial sum, which
  * grows like the root of its length; as their errors do too, about eps / 2 * cols * |w| |x|. The matrix unit
- * takes x of bfloat16 products as two bfloat16: up to 2^-17 of it is left out, the errors have either sign.
+ * takes x of bfloat16 products, and both of float16's, as two bfloat16: up to 2^-17 is left out, the errors have either sign.
  * Elsewhere F8 products are summed with fewer bits by the tensor cores (fast accumulation), and of weights that
  * are rounded to bf16 a few go to the other neighbour. */
 static limit linear_limit(const linear_case *c, const target *t, const picked *k)
 {
-    if (is_rounded(c, t)) { /* `want` has x in 8 bits, which a product of plain x does not round so */
+    const bool rounded = is_rounded(c, t);
+    if (rounded && c->types[0] != NRD_DTYPE_F16) { /* `want` has x in 8 bits, which a product of plain x does not round so */
         return (limit){0, 0, c->plain_x ? 1.5e-2 : 4e-3};
     }
     if (kind->is_exact) {
-        const bool halves = strncmp(t->name, "amx/", 4) == 0 && c->types[0] == NRD_DTYPE_BF16;
+        const bool halves = strncmp(t->name, "amx/", 4) == 0 && (rounded || c->types[0] == NRD_DTYPE_BF16);
         return (limit){0.5 * 1.2e-7 * (double)c->cols * k->w_size * 3 + 1e-6 +
                            (halves ? 0x1p-17 * sqrt((double)c->cols) * k->w_size * 3 : 0),
                        1e-6, 0};

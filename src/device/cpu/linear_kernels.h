@@ -24,7 +24,7 @@ typedef struct nrd_linear_panel {
     int offset;
     bool halves, is_float;
     bool is_mx, has_low; /* for linear_mx; has_low: also what is left out of x in bfloat16 */
-    bool is_q8;          /* of linear_mx: x is ACT_Q8 */
+    bool pads, is_q8;    /* of linear_mx: absent tokens are zeros; x is ACT_Q8 */
     uint8_t *panel;
 } nrd_linear_panel;
 

@@ -100,10 +100,35 @@ NRD_KERNEL void mx_unpack(const int type, const uint8_t *tile, int64_t ahead, in
     }
 }
 
+/* 32 columns a step, of which n_cols are there: high, then low. */
+static void mx_unpack_F16(const uint8_t *tile, int64_t ahead, int64_t n_cols, uint8_t *room)
+{
+    const vi half = vi_set1_32(0x8000), upper = vi_set1_32((int)0xffff0000u);
+
+    for (int64_t k = 0; k < n_cols; k += 32, room += 2 * MX_STEP) {
+        NRD_UNROLL
+        for (int i = 0; i < 16; i++, tile += 64) {
+            const int64_t left = n_cols - k - 2 * i;
+            vf w[2] = {vf_zero(), vf_zero()}, low[2];
+            __builtin_prefetch(tile + ahead, 0, 2);
+            NRD_UNROLL
+            for (int j = 0; j < 2; j++) {
+                if (left > j) {
+                    w[j] = vf_load_f16(tile + j * 32);
+                }
+                vi high = _mm512_and_si512(vi_add(_mm512_castps_si512(w[j]), half), upper);
+                low[j] = vf_sub(w[j], _mm512_castsi512_ps(high));
+            }
+            vi_store(room + i * 64, mx_pairs(w[0], w[1]));
+            vi_store(room + MX_STEP + i * 64, mx_pairs(low[0], low[1]));
+        }
+    }
+}
+
 /* Unpacked tiles, `step` bytes apart, against one panel. */
 typedef void (*mx_run_fn)(const uint8_t *room, int64_t step, const uint8_t *panel, int64_t n_steps, bool is_first, float *y,
                           int64_t y_stride);
-typedef void (*mx_unpack_fn)(const uint8_t *tile, int64_t ahead, int64_t n_steps, uint8_t *room);
+typedef void (*mx_unpack_fn)(const uint8_t *tile, int64_t ahead, int64_t len, uint8_t *room);
 
 /* The products of panel register a with the tiles at w. */
 #define MX_DOTS(a, w)                                                                              \
@@ -136,7 +161,19 @@ typedef void (*mx_unpack_fn)(const uint8_t *tile, int64_t ahead, int64_t n_steps
 #define MX_GO_ON(c, i, at, apart, stride) mx_load(c, (at) + (i) * (apart), (stride) * 4)
 #define MX_STORE(c, i, at, apart, stride) mx_store(c, (at) + (i) * (apart), (stride) * 4)
 
-NRD_KERNEL void mx_run(const int S, const uint8_t *room, int64_t step, const uint8_t *panel, int64_t n_steps, bool is_first,
+/* The products of two tiles with both halves of a panel (registers 4, 5) into sums c0 and c1. */
+#define MX_DOTS_LOW(c0, c1, w)                                                                     \
+    do {                                                                                           \
+        mx_load(6, w, 64);                                                                         \
+        mx_load(7, (w) + step, 64);                                                                \
+        mx_dot_bf16(c0, 4, 6);                                                                     \
+        mx_dot_bf16(c1, 4, 7);                                                                     \
+        mx_dot_bf16(c0, 5, 6);                                                                     \
+        mx_dot_bf16(c1, 5, 7);                                                                     \
+    } while (0)
+
+/* has_low: of x and w there is high and low; the product of both low ones is left out. */
+NRD_KERNEL void mx_run(const int S, const bool has_low, const uint8_t *room, int64_t step, const uint8_t *panel, int64_t n_steps, bool is_first,
                        float *y, int64_t y_stride)
 {
     if (is_first) {
@@ -146,46 +183,66 @@ NRD_KERNEL void mx_run(const int S, const uint8_t *room, int64_t step, const uin
     }
     for (int64_t k = 0; k < n_steps; k++, room += MX_STEP, panel += MX_STEP) {
         mx_load(4, panel, 64);
+        if (has_low) {
+            panel += MX_STEP;
+            mx_load(5, panel, 64);
+            if (S == 1) {
+                MX_DOTS(4, room);
+                MX_DOTS(5, room);
+            } else {
+                MX_DOTS_LOW(0, 1, room);
+            }
+            if (S > 2) {
+                MX_DOTS_LOW(2, 3, room + 2 * step);
+            }
+            room += MX_STEP;
+        }
         MX_DOTS(4, room);
     }
     MX_EACH(MX_STORE, y, 16, y_stride);
 }
 
-#define MX_RUN(S)                                                                                  \
-    static void mx_run_##S(const uint8_t *room, int64_t step, const uint8_t *panel, int64_t n_steps, bool is_first, float *y, \
-                           int64_t y_stride)                                                       \
+#define MX_RUN(S, name, has_low)                                                                   \
+    static void mx_run_##name##_##S(const uint8_t *room, int64_t step, const uint8_t *panel, int64_t n_steps, bool is_first, \
+                                    float *y, int64_t y_stride)                                    \
     {                                                                                              \
-        mx_run(S, room, step, panel, n_steps, is_first, y, y_stride);                              \
+        mx_run(S, has_low, room, step, panel, n_steps, is_first, y, y_stride);                     \
     }
-MX_RUN(1)
-MX_RUN(2)
-MX_RUN(4)
+MX_RUN(1, high, false)
+MX_RUN(2, high, false)
+MX_RUN(4, high, false)
+MX_RUN(1, both, true)
+MX_RUN(2, both, true)
+MX_RUN(4, both, true)
 
-/* All tiles against all panels, the last of which may lack tokens: its sums have a place of their own. */
-static void mx_unpacked(const nrd_linear_mx *a, mx_unpack_fn unpack)
+/* All tiles against all panels, the last of which may lack tokens: its sums have a place of their own. `unit`: of a->len, a step's. */
+static void mx_unpacked(const nrd_linear_mx *a, const int unit, mx_unpack_fn unpack)
 {
-    static const mx_run_fn runs[3] = {mx_run_1, mx_run_2, mx_run_4};
+    static const mx_run_fn runs[2][3] = {{mx_run_high_1, mx_run_high_2, mx_run_high_4}, {mx_run_both_1, mx_run_both_2, mx_run_both_4}};
     static const mx_config config = {.palette = 1,
                                      .rows = {16, 16, 16, 16, 16, 16, 16, 16},
                                      .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}};
     _Alignas(64) float last[MX_T * MX_TILES * 16];
-    const int64_t most = NRD_LINEAR_MX_ROOM / MX_TILES / MX_STEP, n_pieces = (a->len + most - 1) / most;
-    const int64_t piece = IS_K(a->type) ? most / 8 * 8 : (a->len + n_pieces - 1) / n_pieces;
+    const bool has_low = unit > 1;
+    const int64_t step = has_low ? 2 * MX_STEP : MX_STEP, all = (a->len + unit - 1) / unit;
+    const int64_t most = NRD_LINEAR_MX_ROOM / MX_TILES / step, n_pieces = (all + most - 1) / most;
+    const int64_t piece = IS_K(a->type) ? most / 8 * 8 : (all + n_pieces - 1) / n_pieces;
     const int32_t rest = a->n_tokens % MX_T;
 
     mx_configure(&config);
     for (int64_t i = 0, S; i < a->n_tiles; i += S) {
         S = a->n_tiles - i >= 4 ? 4 : a->n_tiles - i >= 2 ? 2 : 1;
-        for (int64_t b = 0; b < a->len; b += piece) {
+        for (int64_t b = 0; b < all; b += piece) {
             const uint8_t *tile = a->tiles + (size_t)i * a->tile_bytes + nrd_tile16_bytes(a->type, b * 32);
-            const int64_t n = a->len - b < piece ? a->len - b : piece;
+            const int64_t n = all - b < piece ? all - b : piece, left = a->len - b * unit;
             for (int64_t t = 0; t < S; t++) {
-                unpack(tile + (size_t)t * a->tile_bytes, S * (int64_t)a->tile_bytes, n, a->room + t * n * MX_STEP);
+                unpack(tile + (size_t)t * a->tile_bytes, S * (int64_t)a->tile_bytes, n * unit < left ? n * unit : left,
+                       a->room + t * n * step);
             }
             for (int32_t t = 0; t < a->n_tokens; t += MX_T) {
                 const bool is_whole = a->n_tokens - t >= MX_T;
-                runs[S / 2](a->room, n * MX_STEP, a->panels + (size_t)t * a->token_bytes + b * MX_STEP, n, b == 0,
-                            is_whole ? a->y + t * a->y_stride + i * 16 : last, is_whole ? a->y_stride : MX_TILES * 16);
+                runs[has_low][S / 2](a->room, n * step, a->panels + (size_t)t * a->token_bytes + b * step, n, b == 0,
+                                     is_whole ? a->y + t * a->y_stride + i * 16 : last, is_whole ? a->y_stride : MX_TILES * 16);
             }
         }
         for (int32_t t = 0; t < rest; t++) {
@@ -204,16 +261,6 @@ static void mx_unpacked(const nrd_linear_mx *a, mx_unpack_fn unpack)
         mx_dot_bf16(c, 4, b);                                                                      \
         mx_dot_bf16(c, 5, b);                                                                      \
     } while (0)
-#define MX_BF16_DOTS(c0, c1, tile0, tile1)                                                         \
-    do {                                                                                           \
-        mx_load(6, tile0, 64);                                                                     \
-        mx_load(7, tile1, 64);                                                                     \
-        mx_dot_bf16(c0, 4, 6);                                                                     \
-        mx_dot_bf16(c1, 4, 7);                                                                     \
-        mx_dot_bf16(c0, 5, 6);                                                                     \
-        mx_dot_bf16(c1, 5, 7);                                                                     \
-    } while (0)
-
 /* S tiles, `step` bytes apart, against one panel of n tokens; columns [0, n_cols) of the piece. */
 NRD_KERNEL void mx_bf16_run(const int S, const bool is_near, const uint8_t *tile, int64_t step,
                             const uint8_t *panel, int n, int64_t n_cols, bool is_first, float *y,
@@ -241,10 +288,10 @@ NRD_KERNEL void mx_bf16_run(const int S, const bool is_near, const uint8_t *tile
         if (S == 1) {
             MX_BF16_DOT(0, 6, tile, 64);
         } else {
-            MX_BF16_DOTS(0, 1, tile, tile + step);
+            MX_DOTS_LOW(0, 1, tile);
         }
         if (S > 2) {
-            MX_BF16_DOTS(2, 3, tile + 2 * step, tile + 3 * step);
+            MX_DOTS_LOW(2, 3, tile + 2 * step);
         }
     }
     if (k < n_cols) { /* the rest of the columns, zeros behind it */
@@ -365,10 +412,10 @@ NRD_INLINE vf mx_numbers(const nrd_linear_panel *a, int t, int64_t k)
     return left >= 16 ? vf_load(x) : vf_load_n(x, (int)left);
 }
 
-/* For 32 k: high[n][32], then, where weights are floats, low[n][32]. What is behind the last column, or token of block types, is zero. */
+/* For 32 k: high[n][32], then, where weights are floats, low[n][32]. What is behind the last column, or token with `pads`, is zero. */
 static void mx_panel(const nrd_linear_panel *a)
 {
-    const int T = a->has_low ? a->n_tokens : MX_T, step = T * (a->has_low ? 128 : 64);
+    const int T = a->pads ? MX_T : a->n_tokens, step = T * (a->has_low ? 128 : 64);
     const int64_t end = a->has_low ? a->cols : a->n_blocks * 32;
 
     for (int t = 0; t < T; t++) {
@@ -417,7 +464,7 @@ MX_UNPACK(MXFP4)
 
 #define MX_ROW(type)                                                                               \
     case NRD_DTYPE_##type:                                                                         \
-        mx_unpacked(a, mx_unpack_##type);                                                          \
+        mx_unpacked(a, 1, mx_unpack_##type);                                                       \
         return;
 static void linear_mx(const nrd_linear_mx *a)
 {
@@ -437,6 +484,9 @@ static void linear_mx(const nrd_linear_mx *a)
         MX_ROW(IQ4_NL)
         MX_ROW(IQ4_XS)
         MX_ROW(MXFP4)
+    case NRD_DTYPE_F16:
+        mx_unpacked(a, 32, mx_unpack_F16);
+        return;
     default:
         mx_bf16(a);
     }
@@ -444,5 +494,5 @@ static void linear_mx(const nrd_linear_mx *a)
 
 static int32_t linear_mx_from(nrd_dtype type)
 {
-    return type == NRD_DTYPE_BF16 ? 1 : nrd_tile16_format_of(type) ? MX_FROM : 0;
+    return type == NRD_DTYPE_BF16 ? 1 : type == NRD_DTYPE_F16 || nrd_tile16_format_of(type) ? MX_FROM : 0;
 }

@@ -27,7 +27,7 @@ enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that
 
 /* Parts of one kind can share panels. */
 typedef struct panel_kind {
-    bool is_float, halves, is_mx, has_low, has_far;
+    bool is_float, halves, is_mx, has_low, pads, has_far;
     int offset;
     int64_t len;            /* blocks or columns, as the tile function takes it */
     size_t bytes_per_token; /* of the panel */
@@ -49,9 +49,11 @@ static panel_kind kind_of(const nrd_cpu_kernels *kernels, const nrd_linear_args 
         k.has_far = a->x_dtype == NRD_DTYPE_F32 && a->n_parts == 1;
         k.bytes_per_token = (size_t)k.len * 52 + (k.has_far ? NRD_LINEAR_FAR_BYTES : 0);
     } else if (k.is_mx) {
+        const size_t halves = (size_t)((cols + 31) / 32) * 2;
         k.has_low = !f;
-        /* Of block types never less than those of fewer tokens have, and of no width a multiple of 4096. */
-        k.bytes_per_token = f ? (size_t)(k.len + 1) * 64 : (size_t)((cols + 31) / 32) * 128;
+        k.pads = mx_from > 1;
+        /* Where rows are padded, one more: never less than fewer tokens have, and of no width a multiple of 4096. */
+        k.bytes_per_token = (f ? (size_t)k.len + 1 : halves + k.pads) * 64;
     } else {
         k.bytes_per_token = (size_t)(cols + cols % 2) * 4;
     }
@@ -65,7 +67,7 @@ static int first_like(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, 
 
     for (int q = 0; q < p; q++) {
         panel_kind o = kind_of(kernels, a, q);
-        if (o.is_float == k.is_float && o.halves == k.halves && o.offset == k.offset && o.is_mx == k.is_mx && o.has_low == k.has_low) {
+        if (o.is_float == k.is_float && o.halves == k.halves && o.offset == k.offset && o.is_mx == k.is_mx && o.has_low == k.has_low && o.pads == k.pads) {
             return q;
         }
     }
@@ -150,7 +152,7 @@ static void make_panel(const nrd_cpu_run *r, const nrd_linear_args *a, const int
     size_t in_bytes = nrd_row_bytes(a->x_dtype, cols);
     const uint8_t *x = (const uint8_t *)a->x + (ids ? 0 : (size_t)t0 * in_bytes);
     nrd_linear_panel p = {x, in_bytes, cols, kind->len, n, kind->offset, kind->halves, kind->is_float, kind->is_mx, kind->has_low,
-                          kind->is_mx && a->x_dtype == NRD_DTYPE_ACT_Q8, panel};
+                          kind->pads, kind->is_mx && a->x_dtype == NRD_DTYPE_ACT_Q8, panel};
     const bool converts = !p.is_q8 && kind->is_float != (a->x_dtype == NRD_DTYPE_F32);
     nrd_linear_far *far = kind->has_far ? (nrd_linear_far *)(void *)(panel + far_at(kind, n)) : NULL;
 
