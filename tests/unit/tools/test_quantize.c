@@ -148,6 +148,22 @@ static void numbers_are_half_a_step_away_at_most(void **state)
     }
 }
 
+/* Whatever texts say of a column: its input is large where none of them looked. */
+static void eight_bits_cut_no_number_off(void **state)
+{
+    const nrd_qgrid g = {.bits = 8, .symmetric = true, .group = NRD_QGRID_ROWS, .scale_dtype = NRD_DTYPE_F16};
+    float v[COLS], importance[COLS], scale;
+    uint8_t zero;
+
+    (void)state;
+    for (int c = 0; c < COLS; c++) {
+        v[c] = c == 7 ? 3 : 0.01f * (float)(c % 13 - 6);
+        importance[c] = c == 7 ? 1e-6f : 1;
+    }
+    fit(&g, v, COLS, importance, &scale, &zero);
+    assert_true(fabsf(127 * scale - 3) <= scale);
+}
+
 /* MXFP4, NVFP4, MXFP8: what the scale may be, and that the largest numbers keep within it. */
 static void small_groups_of_floats_have_scales_of_few_bits(void **state)
 {
@@ -741,6 +757,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_half_a_step_away_at_most),
+        cmocka_unit_test(eight_bits_cut_no_number_off),
         cmocka_unit_test(small_groups_of_floats_have_scales_of_few_bits),
         cmocka_unit_test(blocks_share_the_scale_of_their_largest_number),
         cmocka_unit_test(importance_only_improves_what_matters),
