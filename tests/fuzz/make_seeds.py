@@ -84,7 +84,7 @@ def checkpoints():
     yield "unigram", [text(few), written(hf_folder.write_safetensors, llama_tensors(10), "float32"), text(unigram()),
                       text({"bos_token": "<s>", "chat_template": "{{ messages[0].content }}"})]
     ones = {name: x + 1 for name, x in llama_tensors(10).items()}
-    for name in ("gptq-4", "auto-round-asym", "hqq-4", "torchao-intx", "torchao-floats", "quark-uint4", "bitnet", "mlx-4", "awq", "awq-gemv", "fp8", "ct-4-asym", "ct-8-row", "ct-nvfp4", "modelopt-awq", "modelopt-awq-columns", "modelopt-w4a8-columns", "ct-mxfp8", "bnb-nf4-double"):
+    for name in ("gptq-4", "auto-round-asym", "hqq-4", "torchao-intx", "torchao-floats", "quark-uint4", "bitnet", "bitnet-online", "mlx-4", "awq", "awq-gemv", "fp8", "ct-4-asym", "ct-8-row", "ct-nvfp4", "modelopt-awq", "modelopt-awq-columns", "modelopt-w4a8-columns", "ct-mxfp8", "bnb-nf4-double"):
         quantized.RECIPES[name] = {**quantized.RECIPES[name], "group": HIDDEN}
         tensors, fields, _ = quantized.quantized(ones, name)
         yield name, [text({**few, "quantization_config": fields}),
@@ -222,6 +222,9 @@ def gguf_files():
     yield "gemma-embedding", written(gguf_file.write, encoders.gemma_gguf_keys("mean_tokens"), embedding + dense)
     head = [(f"{name}.weight", "f32", (1, 3), np.ones((1, 3), np.float32)) for name in ("cls", "cls.output")]
     yield "reranker", written(gguf_file.write, encoders.classifier_gguf_keys("xlm-roberta-rerank"), embedding + head)
+    codes = np.arange(512).reshape(4, 128) % 3 - 1
+    yield "i2_s", written(gguf_file.write, [("general.architecture", "string", "bitnet-b1.58")],
+                          [("blk.0.attn_q.weight", "i2_s", (4, 128), gguf_file.i2_s(codes, 0.5))])
     yield from gguf_types()
 
 
