@@ -93,6 +93,17 @@ static inline void mx_dot_i8(int c, int a, int b)
     }
 }
 
+static inline void mx_round_32(uint8_t *p, const float *x)
+{
+    for (int i = 0; i < 32; i++) {
+        uint32_t u;
+        memcpy(&u, x + i, 4);
+        u = isnan(x[i]) ? u | 0x400000u : (u & 0x7f800000u) == 0 ? u & 0x80000000u : u + 0x7fff + (u >> 16 & 1);
+        p[i * 2] = (uint8_t)(u >> 16);
+        p[i * 2 + 1] = (uint8_t)(u >> 24);
+    }
+}
+
 static inline float words_bf16(const uint8_t *p)
 {
     uint32_t u = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * device/cpu/amx.h - the tile instructions (AMX-TILE, AMX-INT8, AMX-BF16) as words.
+ * device/cpu/amx.h - the tile instructions (AMX-TILE, AMX-INT8, AMX-BF16) as words, and a conversion of AVX512-BF16.
  *
  * Purpose   A tile is up to 16 rows of up to 64 bytes, in one of eight registers of a thread. The
  *           words take the register's number as a literal. Instructions are written as such, so
@@ -38,6 +38,9 @@ static inline bool mx_usable(void)
         !(d >> 25 & 1u)) {
         return false; /* BF16, TILE, INT8 */
     }
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1u)) {
+        return false; /* AVX512-BF16 */
+    }
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (low >> 17 & 3u) == 3u && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILE_DATA) == 0;
 }
@@ -58,5 +61,12 @@ static inline bool mx_usable(void)
     __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 #define mx_dot_bf16(c, a, b)                                                                       \
     __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+
+/* The bfloat16 nearest to 32 floats at x, ties to even, to 64 bytes at p. */
+#define mx_round_32(p, x)                                                                          \
+    __asm__ volatile("vmovups (%1), %%zmm31\n\tvmovups 64(%1), %%zmm30\n\t"                        \
+                     "vcvtne2ps2bf16 %%zmm31, %%zmm30, %%zmm31\n\tvmovups %%zmm31, (%0)" ::"r"(p), \
+                     "r"(x)                                                                        \
+                     : "memory", "xmm30", "xmm31")
 
 #endif

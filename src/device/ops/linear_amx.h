@@ -420,7 +420,14 @@ static void mx_panel(const nrd_linear_panel *a)
 
     for (int t = 0; t < T; t++) {
         uint8_t *p = a->panel + t * 64;
-        for (int64_t k = 0; k < end; k += 32, p += step) {
+        int64_t k = 0;
+        if (!a->has_low && !a->is_q8 && t < a->n_tokens) {
+            const float *x = (const float *)(const void *)((const uint8_t *)a->x + (size_t)t * a->row_bytes);
+            for (; k + 32 <= a->cols; k += 32, p += step) {
+                mx_round_32(p, x + k);
+            }
+        }
+        for (; k < end; k += 32, p += step) {
             vf v[2];
             vi high[2];
             NRD_UNROLL
