@@ -22,10 +22,8 @@ enum { MAX_PATTERN = 256 };
 
 static void codes_packed(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
 {
-    for (int64_t r = 0; r < n; r++) {
-        for (int64_t c = 0; c < w->cols; c++) {
-            *out++ = (uint8_t)nrd_quant_bits(w->codes.data, (row0 + r) * w->codes.dims[1], 1, c, w->bits);
-        }
+    for (int64_t r = row0; r < row0 + n; r++, out += w->cols) {
+        nrd_quant_row_codes(w->codes.data, r * w->codes.dims[1], w->cols, w->bits, out);
     }
 }
 

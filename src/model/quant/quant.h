@@ -249,6 +249,23 @@ static inline unsigned nrd_quant_bits(const void *words, int64_t first, int64_t 
     return (unsigned)(v >> shift) & ((1u << bits) - 1);
 }
 
+/* n codes of a row whose words follow one another from word `first` on. Those of 4 and 8 bits are bytes in order (little endian). */
+static inline void nrd_quant_row_codes(const void *words, int64_t first, int64_t n, int bits, uint8_t *out)
+{
+    const uint8_t *at = (const uint8_t *)words + first * 4;
+
+    if (bits == 8) {
+        memcpy(out, at, (size_t)n);
+        return;
+    }
+    for (int64_t i = 0; bits == 4 && i < n; i++) {
+        out[i] = at[i / 2] >> (i % 2 * 4) & 15;
+    }
+    for (int64_t i = 0; bits != 4 && i < n; i++) {
+        out[i] = (uint8_t)nrd_quant_bits(words, first, 1, i, bits);
+    }
+}
+
 /* ---- weight.c, rows.c ---- */
 
 /* Looks at all scales and zeros and chooses dtype; `plain`: where only plain numbers can hold the weight, and
