@@ -643,7 +643,7 @@ static const nrd_opt rows[] = {
     OPT(STR, "output_format", NULL, output_format, "NAME", "compressed-tensors",
         "layout of the folder: that, or gptq (int4_awq, int4_gptq, int4_wo, int8_wo)"),
     OPT(STR, "kv_cache_dtype", NULL, cache, "TYPE", "auto",
-        "int8 or fp8: scales for a KV cache of 8 bits are calibrated; auto: none (nereid build chooses the cache)"),
+        "int8, the nearer one, or fp8: scales for a KV cache of 8 bits are calibrated; auto: none (nereid build chooses the cache)"),
     OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none"),
     OPT(STR, "device", NULL, device, "NAME", "cpu", "that multiplies: cpu or cuda"),
     OPT_IN(INT, "threads", "-t", threads, "N", "one a core", 0, MAX_THREADS, "CPU threads; 0: one a core"),
