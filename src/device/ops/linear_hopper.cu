@@ -5,6 +5,8 @@
  *   experts   from some 160 rows an expert on, gated or not; fewer are left to moe_linear_hopper.cu
  * Tried       F8 outside of experts: right, and no faster than the library's product and act(), which also converts to F8 (Llama-3.1-8B, 128
  *             in and out, two runs by turns: 29,530 and 29,624 tokens/s with it, 29,665 and 29,583 without).
+ *             With x as the left operand, rows of W in an order that lets a tile end in registers, and the conversion by idle warps of the
+ *             same launch: 29,655 and 29,682, 30,614 and 30,560 without (docs/performance/gpu-kernels.md, "F8 products of our own, tried").
  */
 #include "device/ops/linear_hopper.cuh"
 
