@@ -2,6 +2,8 @@
  * linear_gated: a gate, what it gates and the activation in one product, for shapes that devices take whole rounds of tiles of. */
 #include "ops/harness.h"
 
+#include <string.h>
+
 typedef struct gated_row {
     int32_t inter, cols, n;
     nrd_act_kind act;
@@ -88,10 +90,56 @@ static void check_case(const target *t, const gated_row *row, nrd_dtype type)
     case_end();
 }
 
+/* On a CPU: the bits of the product and the activation one after the other, wherever a matrix unit takes both in one. */
+static void check_bits(const target *t, const gated_row *row, nrd_dtype type)
+{
+    const nrd_weight w[2] = {weight_new(type, row->inter, row->cols, 0.1f), weight_new(type, row->inter, row->cols, 0.1f)};
+    const nrd_weight on[2] = {weight_on(t, &w[0], true), weight_on(t, &w[1], true)};
+    const size_t y_bytes = (size_t)row->n * (size_t)row->inter * 4;
+    const bool wanted = strncmp(t->name, "amx/", 4) == 0 && row->inter % 16 == 0;
+    char *got = host(y_bytes), *want = host(y_bytes);
+    bool done = false;
+
+    nrd_linear_args a = {.n_tokens = row->n, .x_dtype = NRD_DTYPE_F32, .n_parts = 2, .y_dtype = NRD_DTYPE_F32, .w = {&on[0], &on[1]}};
+    a.x = dev_put(t, host_normal((int64_t)row->n * row->cols, 1), (size_t)row->n * (size_t)row->cols * 4);
+    a.y = dev_out(t, y_bytes);
+    case_name("linear_gated %s, act %d, %d x 2 x %d x %d", nrd_dtype_name(type), (int)row->act, row->n, row->inter, row->cols);
+    ok(t->ops->linear_gated(t->s, &a, row->act, &done));
+    verdict(t, "whether it is taken in one", done == wanted);
+    if (done) {
+        dev_get(t, got, a.y, y_bytes);
+        nrd_act_args act = {.kind = row->act, .gated = true, .n_tokens = row->n, .inter = row->inter, .act_dtype = NRD_DTYPE_F32, .out = a.y,
+                            .out_dtype = NRD_DTYPE_F32};
+        a.y = dev_out(t, 2 * y_bytes);
+        act.x = a.y;
+        ok(t->ops->linear(t->s, &a));
+        ok(t->ops->act(t->s, &act));
+        dev_get(t, want, act.out, y_bytes);
+        same_bytes(t, "as one after the other", got, want, y_bytes);
+    }
+    case_end();
+}
+
+static void check_cpu(void)
+{
+    static const nrd_dtype types[] = {NRD_DTYPE_BF16, NRD_DTYPE_F16, NRD_DTYPE_Q8_0, NRD_DTYPE_Q4_1, NRD_DTYPE_Q4_K};
+    static const gated_row small[] = {{1536, 512, 64, NRD_ACT_SILU}, {80, 256, 250, NRD_ACT_GELU_TANH}, {16, 768, 300, NRD_ACT_SILU}, {40, 256, 65, NRD_ACT_SILU}};
+
+    for (int i = 0; i < n_targets; i++) {
+        for (size_t k = 0; targets[i].ops->linear_gated && k < sizeof small / sizeof *small * 5; k++) {
+            check_bits(&targets[i], &small[k / 5], types[k % 5]);
+        }
+    }
+}
+
 void check_gated(void)
 {
     static const nrd_dtype types[] = {NRD_DTYPE_BF16, NRD_DTYPE_F16};
 
+    if (kind->is_exact) {
+        check_cpu();
+        return;
+    }
     for (int i = 0; targets[0].ops->linear_gated && i < N_ROWS; i++) {
         for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
             check_case(&targets[0], &table[i], types[k]);

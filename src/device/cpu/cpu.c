@@ -409,6 +409,16 @@ static nrd_error *cpu_linear_sample(nrd_stream *s, const nrd_linear_args *l, con
     return cpu_sample(s, a);
 }
 
+static nrd_error *cpu_linear_gated(nrd_stream *s, const nrd_linear_args *l, nrd_act_kind act, bool *done)
+{
+    nrd_cpu_cmd *c;
+
+    NRD_TRY(new_command(s, &c));
+    c->u.linear_gated.linear = *l;
+    NRD_TRY(nrd_linear_gated_cpu(c, act, nrd_threads_size(s->dev->threads), done));
+    return *done ? commit(s, c) : NULL;
+}
+
 /* Who shares blocks is found out once for all layers of a step. */
 static nrd_error *cpu_attention(nrd_stream *s, const nrd_attention_args *args)
 {
@@ -792,14 +802,12 @@ static void cpu_close(nrd_device *dev)
 static bool cpu_has_feature(nrd_device *dev, nrd_feature feature)
 {
     (void)dev;
-    return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI ||
-           feature == NRD_FEATURE_EXPERTS || feature == NRD_FEATURE_ENCODER ||
-           feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
-           feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU ||
-           feature == NRD_FEATURE_INPUT_SCALE || feature == NRD_FEATURE_LATENT ||
-           feature == NRD_FEATURE_REL_BIAS || feature == NRD_FEATURE_RECURRENT ||
-           feature == NRD_FEATURE_ROPE_AXES || feature == NRD_FEATURE_ALTUP ||
-           feature == NRD_FEATURE_SHARED_KV || feature == NRD_FEATURE_EMBED_COLUMNS;
+    return feature == NRD_FEATURE_WIDE_QK_NORM || feature == NRD_FEATURE_ALIBI || feature == NRD_FEATURE_EXPERTS ||
+           feature == NRD_FEATURE_ENCODER || feature == NRD_FEATURE_SINK_LOGITS || feature == NRD_FEATURE_QUERY_FORMS ||
+           feature == NRD_FEATURE_CHUNKS || feature == NRD_FEATURE_XIELU || feature == NRD_FEATURE_INPUT_SCALE ||
+           feature == NRD_FEATURE_LATENT || feature == NRD_FEATURE_REL_BIAS || feature == NRD_FEATURE_RECURRENT ||
+           feature == NRD_FEATURE_ROPE_AXES || feature == NRD_FEATURE_ALTUP || feature == NRD_FEATURE_SHARED_KV ||
+           feature == NRD_FEATURE_EMBED_COLUMNS;
 }
 
 static const nrd_device_ops ops = {
@@ -840,6 +848,7 @@ static const nrd_device_ops ops = {
     .move_tokens = cpu_move_tokens,
     .limits = cpu_limits,
     .linear_sample = cpu_linear_sample,
+    .linear_gated = cpu_linear_gated,
     .comm_bytes = nrd_cpu_comm_bytes,
     .comm_open = nrd_cpu_comm_open,
     .comm_close = nrd_cpu_comm_close,

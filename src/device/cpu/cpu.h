@@ -90,6 +90,10 @@ struct nrd_cpu_cmd {
             nrd_sample_args sample;
             nrd_rough_weight rough; /* w NULL: none */
         } linear_sample;
+        struct {
+            nrd_linear_args linear; /* first: also u.linear */
+            nrd_act_kind act;
+        } linear_gated;
     } u;
 };
 
@@ -113,6 +117,7 @@ nrd_error *nrd_act_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_sample_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 /* *out_fits says whether the command does this; if not, it is left as it was. */
 nrd_error *nrd_linear_sample_cpu(nrd_cpu_cmd *c, int n_threads, bool *out_fits) NRD_MUST_USE;
+nrd_error *nrd_linear_gated_cpu(nrd_cpu_cmd *c, nrd_act_kind act, int n_threads, bool *out_fits) NRD_MUST_USE;
 nrd_error *nrd_counts_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_copy_blocks_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_move_tokens_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;

@@ -60,6 +60,11 @@ static panel_kind kind_of(const nrd_cpu_kernels *kernels, const nrd_linear_args 
     return k;
 }
 
+bool nrd_linear_cpu_on_unit(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, int p)
+{
+    return kind_of(kernels, a, p).is_mx;
+}
+
 /* Index of the first part with the same kind of panel as part p. */
 static int first_like(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, int p)
 {

@@ -24,6 +24,7 @@ void nrd_linear_cpu_tiles(nrd_cpu_run *r, const nrd_cpu_cmd *c, int p, int64_t f
  * multiply. room: bytes of a thread's scratch that the two others use. Panels of a->n_tokens tokens have panel_bytes; those of 1 to n
  * tokens never more than those of n, n a multiple of 16. */
 nrd_error *nrd_linear_cpu_types(const nrd_linear_args *a) NRD_MUST_USE;
+bool nrd_linear_cpu_on_unit(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, int p); /* whether a matrix unit multiplies part p */
 size_t nrd_linear_cpu_room(const nrd_linear_args *a);
 size_t nrd_linear_cpu_panel_bytes(const nrd_cpu_kernels *kernels, const nrd_linear_args *a);
 /* Panels of tokens [t0, end), t0 a multiple of 16, into those of all tokens. Token t is row t of a->x, or row ids[t]. */

@@ -26,7 +26,7 @@ static bool is_plain(const nrd_act_args *act)
 nrd_error *nrd_run_gated_product(nrd_runner *r, const nrd_product *up, const nrd_act_args *act, const void *x, const nrd_product *down, bool *done)
 {
     *done = false;
-    if (!r->dev->ops->linear_gated || !is_plain(act) || up->n != 2 || nrd_product_makes_input(up)) { /* no device has it of blocks of integers */
+    if (!r->dev->ops->linear_gated || !is_plain(act) || up->n != 2 || nrd_product_makes_input(up)) {
         return NULL;
     }
     const nrd_linear_args a = nrd_run_product_args(r, up, x, act->n_tokens, result_of(r, act), r->act, 0);
