@@ -100,6 +100,13 @@ def checkpoints():
     tensors, fields, _ = quantized.quantized(square, "ct-marlin-4")
     yield "ct-marlin-4", [text({**few, "hidden_size": 64, "intermediate_size": 64, "num_key_value_heads": HEADS, "quantization_config": fields}),
                           written(hf_folder.write_safetensors, tensors, "float16")]
+    quantized.RECIPES["ct-4"]["group"] = 32
+    tensors, fields, _ = quantized.quantized(square, "ct-4")
+    tensors["model.layers.0.mlp.down_proj.R4_input.weight"] = np.eye(32, dtype=np.float32)
+    places = [{"targets": ["re:.*down_proj$"], "location": at, "inverse": False} for at in ("input", "weight_input")]
+    fields["transform_config"] = {"config_groups": {"R4": {"type": "hadamard", "apply": places}}}
+    yield "ct-rotated", [text({**few, "hidden_size": 64, "intermediate_size": 64, "num_key_value_heads": HEADS, "quantization_config": fields}),
+                         written(hf_folder.write_safetensors, tensors, "float16")]
     # numbers of which most are small, by which the order of codes is told
     wide = {key: np.ones([64 if n in (HIDDEN, HIDDEN // HEADS) else n for n in x.shape]) for key, x in ones.items()}
     wide = {key: ((np.arange(x.size) * 7919 % 1009 / 504 - 1) ** 3).reshape(x.shape).astype(np.float32) for key, x in wide.items()}

@@ -715,6 +715,36 @@ def test_rotations_that_are_part_of_weights_need_nothing(tmp_path):
     assert np.array_equal(logprobs(tmp_path / "q", tmp_path), logprobs(tmp_path / "f", tmp_path))
 
 
+@pytest.mark.parametrize("inverse", [False, True])
+def test_weights_whose_inputs_are_turned_are_turned_back(inverse, tmp_path):
+    """R4 of SpinQuant in blocks, whose matrix one layer has for all."""
+    spec, n = SPECS["llama"], 64
+    turn = np.ones((1, 1))
+    while len(turn) < n:
+        turn = np.block([[turn, turn], [turn, -turn]])
+    turn = turn * np.where(np.arange(n) * 7 % 5 < 2, -1, 1)  # not the same as its transpose
+
+    def blocks(x, by):
+        return (x.reshape(len(x), -1, n) @ by / np.sqrt(n)).reshape(x.shape).astype(np.float32)
+
+    is_turned = {name: name.endswith("down_proj.weight") for name in weights.build(spec)}
+    tensors = {name: blocks(x, turn) if is_turned[name] else x for name, x in weights.build(spec).items()}
+    stored, fields, meant = quantized.quantized(tensors, "ct-4")
+    meant = {name: blocks(x, turn.T) if is_turned[name] else x for name, x in meant.items()}
+    stored["model.layers.0.mlp.down_proj.R4_input.weight"] = (turn.T if inverse else turn).astype(np.float32)
+    places = [{"targets": ["re:.*down_proj$"], "location": "input", "inverse": inverse, "ignore": []},
+              {"targets": ["re:.*down_proj$"], "location": "weight_input", "inverse": not inverse, "ignore": []}]
+    fields["transform_config"] = {"config_groups": {"R4": {"type": "random-hadamard", "head_dim": n, "randomize": False, "apply": places}}}
+    (tmp_path / "q").mkdir()
+    hf_folder.write_safetensors(tmp_path / "q/model.safetensors", make_model.stored_tensors(spec, stored), "float32")
+    hf_folder.write_json(tmp_path / "q/config.json", {**make_model.config_json(spec, "float32"), "quantization_config": fields})
+    check_numbers(tmp_path, meant, 1e-4)
+    shown = run("inspect", tmp_path / "q", "--tensors")
+    assert re.search(r"1.mlp.down_proj.weight +.*float32", shown.stdout) and re.search(r"1.mlp.up_proj.weight +.*q4_0", shown.stdout)
+    done = run("build", tmp_path / "q", "-o", tmp_path / "e")
+    assert "because their inputs are turned (transform_config)" in done.stderr, done.stderr
+
+
 def write_i2_s(path, spoil=lambda data: data):
     """Llama's matrices of three values; what they mean."""
     spec, meant, parts = SPECS["llama"], {}, {}

@@ -33,8 +33,8 @@ def field(**more):
     return lambda tensors, fields: fields.update(more)
 
 
-def rotated(*locations, **more):
-    apply = [{"targets": ["Linear"], "location": at, "inverse": False, "ignore": []} for at in locations]
+def rotated(*locations, targets=("Linear",), **more):
+    apply = [{"targets": list(targets), "location": at, "inverse": False, "ignore": []} for at in locations]
     return field(transform_config={"config_groups": {"R": {"type": "hadamard", "apply": apply, "randomize": False}}}, **more)
 
 
@@ -218,7 +218,14 @@ LIES = [
     ("ct-marlin-4", put("scale_packed", lambda x: x[:-1]), f"'{LAYER}.scale_packed' has 3 groups, which do not divide 512 columns"),
     ("ct-4", field(quantization_status="frozen"), "quantization_status 'frozen' is not supported; known: compressed"),
     ("ct-4", field(sparsity_config={"format": "sparse-bitmask"}), "sparsity_config.format 'sparse-bitmask' is not"),
-    ("ct-4", rotated("weight_input", "input"), "transform_config: location 'input' is not supported; known: weight_input, weight_output, q_attn with k_cache"),
+    ("ct-4", rotated("weight_input", "output"), "transform_config: location 'output' is not supported; known: weight_input, weight_output, input of a hadamard, q_attn with k_cache"),
+    ("ct-4", rotated("input"), ".R_input.weight' is missing, and no other module has one"),
+    ("ct-4", rotated("input", "input"), "' twice"),
+    ("ct-4", rotated("input", targets=["re:(?i)x"]), "transform_config: targets 're:(?i)x' is not supported"),
+    ("ct-4", rotated("input", targets=["re:("]), "transform_config: targets 're:(' is not supported"),
+    ("ct-4", rotated("input", targets=["lm_head"]), "transform_config turns the input of 'lm_head', whose weight is not quantized"),
+    ("ct-4", lambda t, f: (rotated("input", targets=[LAYER])(t, f), t.update({LAYER + ".R_input.weight": np.ones((48, 48), np.float16)})),
+     "turns 48 columns at a time, expected at most 512 that divide the 512 of"),
     ("ct-4", rotated("q_attn"), "location 'q_attn' is not supported; known: q_attn and k_cache of one hadamard, without kv_cache_scheme"),
     ("ct-4", rotated("q_attn", "k_cache", kv_cache_scheme={"type": "int", "num_bits": 8}), "location 'q_attn' is not supported; known: q_attn and k_cache of one"),
     ("modelopt-w4a8-nvfp4", put("weight_scale", lambda x: x[:, :-1]), f"'{LAYER}.weight_scale' has "),

@@ -13,12 +13,7 @@
  * where groups differ in that `targets` are read. */
 #include "model/quant/quant.h"
 
-#include <ctype.h>
-#include <regex.h>
-#include <stdio.h>
 #include <string.h>
-
-enum { MAX_PATTERN = 256 };
 
 static void codes_packed(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out)
 {
@@ -127,33 +122,6 @@ static bool is_for_int8(const nrd_json *group)
     return is_int8(nrd_json_get(group, "weights")) && is_int8(nrd_json_get(group, "input_activations"));
 }
 
-/* A target that begins with "re:" is an expression of Python, which must match from the name's start. Those that POSIX writes alike are
- * understood, in bounds; others match nothing. */
-static bool matches(const char *pattern, const char *stem)
-{
-    static const char *const otherwise[] = {"{", "}", "(?", "*?", "+?", "??", "*+", "++", "?+", "**"};
-    char text[MAX_PATTERN + 8];
-    regex_t re;
-
-    for (size_t i = 0; i < sizeof otherwise / sizeof otherwise[0]; i++) {
-        if (strlen(pattern) > MAX_PATTERN || strstr(pattern, otherwise[i])) {
-            return false;
-        }
-    }
-    for (const char *at = strchr(pattern, '\\'); at; at = strchr(at + 2, '\\')) {
-        if (at[1] == '\0' || isalnum((unsigned char)at[1])) { /* a class of characters, or what was matched before */
-            return false;
-        }
-    }
-    snprintf(text, sizeof text, "^(%s)", pattern);
-    if (regcomp(&re, text, REG_EXTENDED | REG_NOSUB) != 0) {
-        return false;
-    }
-    const bool found = regexec(&re, stem, 0, NULL, 0) == 0;
-    regfree(&re);
-    return found;
-}
-
 /* Of groups that name the module itself the first, else the first that has its class. */
 static bool has_int8_input(const nrd_json *groups, const char *stem)
 {
@@ -163,7 +131,7 @@ static bool has_int8_input(const nrd_json *groups, const char *stem)
         const nrd_json *targets = nrd_json_get(&groups->child[i], "targets");
         for (size_t k = 0; k < nrd_json_len(targets); k++) {
             const char *target = nrd_json_str(nrd_json_at(targets, k), "");
-            if (!strncmp(target, "re:", 3) ? matches(target + 3, stem) : !strcmp(target, stem)) {
+            if (!strncmp(target, "re:", 3) ? nrd_quant_matches(target + 3, stem) : !strcmp(target, stem)) {
                 return is_for_int8(&groups->child[i]);
             }
             of_class = of_class || strcmp(target, "Linear") != 0 ? of_class : &groups->child[i];
@@ -194,7 +162,7 @@ static bool has_part(nrd_quant *q, const char *stem, const char *suffix)
     return part.data != NULL;
 }
 
-static nrd_error *weight_compressed(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+static nrd_error *weight_of(nrd_quant *q, const char *stem, nrd_quant_weight *w)
 {
     if (has_part(q, stem, ".scale_packed")) {
         return nrd_quant_marlin_24(q, stem, w);
@@ -215,6 +183,12 @@ static nrd_error *weight_compressed(nrd_quant *q, const char *stem, nrd_quant_we
     nrd_src_tensor weight;
     nrd_quant_try(q, stem, ".weight", &seen, &weight);
     return weight.dtype == NRD_DTYPE_I8 ? weight_int8(q, stem, w) : nrd_quant_take_fp8(q, stem, w);
+}
+
+static nrd_error *weight_compressed(nrd_quant *q, const char *stem, nrd_quant_weight *w)
+{
+    NRD_TRY(weight_of(q, stem, w));
+    return nrd_quant_read_rotation(q, stem, w);
 }
 
 static nrd_error *check_format(const nrd_json *format)
@@ -244,36 +218,6 @@ static void read_inputs(nrd_quant_settings *s, const nrd_json *groups)
     s->layers = n_int8 > 0 && n_int8 < n ? groups : NULL;
 }
 
-/* Rotations (QuaRot, Ashkboos et al., 2024; SpinQuant, Liu et al., 2024). Those of weights were made before these were rounded, and what
- * one turns another turns back. One of queries and keys alike leaves their products as they are. Others are for inputs and outputs. */
-static nrd_error *check_rotations(const nrd_json *config)
-{
-    static const char known[] = "weight_input, weight_output, q_attn with k_cache";
-    const nrd_json *groups = nrd_json_get(nrd_json_get(config, "transform_config"), "config_groups");
-    const nrd_json *cache = nrd_json_get(config, "kv_cache_scheme");
-
-    for (size_t i = 0; nrd_json_is(groups, NRD_JSON_OBJECT) && i < nrd_json_len(groups); i++) {
-        const nrd_json *group = &groups->child[i], *all = nrd_json_get(group, "apply"), *q = NULL, *k = NULL;
-        for (size_t a = 0; a < nrd_json_len(all); a++) {
-            const nrd_json *one = nrd_json_at(all, a), *at = nrd_json_get(one, "location");
-            const char *name = nrd_json_str(at, "");
-            const bool is_q = !strcmp(name, "q_attn"), is_k = !strcmp(name, "k_cache");
-            if ((is_q && q) || (is_k && k) || (!is_q && !is_k && strcmp(name, "weight_input") != 0 && strcmp(name, "weight_output") != 0)) {
-                return nrd_quant_refuse("transform_config: location", at, known);
-            }
-            q = is_q ? one : q;
-            k = is_k ? one : k;
-        }
-        const bool are_alike = q && k && nrd_json_get_bool(q, "inverse", false) == nrd_json_get_bool(k, "inverse", false) &&
-                               !nrd_json_get_bool(group, "randomize", false) && strstr(nrd_json_get_str(group, "type", ""), "hadamard");
-        if ((q || k) && (!are_alike || nrd_json_is(cache, NRD_JSON_OBJECT))) { /* a cache's scales are for keys that were turned */
-            return nrd_quant_refuse("transform_config: location", nrd_json_get(q ? q : k, "location"),
-                                    "q_attn and k_cache of one hadamard, without kv_cache_scheme");
-        }
-    }
-    return NULL;
-}
-
 static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
 {
     nrd_quant_settings *s = nrd_quant_settings_of(q);
@@ -288,7 +232,7 @@ static nrd_error *open_compressed(nrd_quant *q, const nrd_json *config)
     if (strcmp(nrd_json_str(sparsity, "dense"), "dense") != 0 && strcmp(nrd_json_str(sparsity, ""), "sparse-24-bitmask") != 0) {
         return nrd_quant_refuse("sparsity_config.format", sparsity, "dense, sparse-24-bitmask");
     }
-    NRD_TRY(check_rotations(config));
+    NRD_TRY(nrd_quant_check_rotations(q, config));
     read_inputs(s, groups);
     s->needs_zeros = nrd_json_is(groups, NRD_JSON_OBJECT) && nrd_json_len(groups) > 0;
     for (size_t i = 0; i < nrd_json_len(groups) && nrd_json_is(groups, NRD_JSON_OBJECT); i++) {

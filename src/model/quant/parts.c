@@ -2,8 +2,12 @@
  * What readers ask for while a folder is opened: fields of its configuration, and the parts of a weight. */
 #include "model/quant/quant_internal.h"
 
+#include <ctype.h>
+#include <regex.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { MAX_PATTERN = 256 };
 
 nrd_quant_settings *nrd_quant_settings_of(nrd_quant *q)
 {
@@ -54,6 +58,50 @@ int64_t nrd_quant_columns_by_name(nrd_quant *q, const char *stem)
     return cols > 0 && cols <= INT32_MAX ? cols : 0;
 }
 
+/* A target that begins with "re:" is an expression of Python, which must match from the name's start. Those that POSIX writes alike are
+ * understood, in bounds; others match nothing. */
+static bool compile(const char *pattern, regex_t *out)
+{
+    char text[MAX_PATTERN + 8];
+    static const char *const otherwise[] = {"{", "}", "(?", "*?", "+?", "??", "*+", "++", "?+", "**"};
+
+    for (size_t i = 0; i < sizeof otherwise / sizeof otherwise[0]; i++) {
+        if (strlen(pattern) > MAX_PATTERN || strstr(pattern, otherwise[i])) {
+            return false;
+        }
+    }
+    for (const char *at = strchr(pattern, '\\'); at; at = strchr(at + 2, '\\')) {
+        if (at[1] == '\0' || isalnum((unsigned char)at[1])) { /* a class of characters, or what was matched before */
+            return false;
+        }
+    }
+    snprintf(text, sizeof text, "^(%s)", pattern);
+    return regcomp(out, text, REG_EXTENDED | REG_NOSUB) == 0;
+}
+
+bool nrd_quant_understands(const char *pattern)
+{
+    regex_t re;
+
+    if (!compile(pattern, &re)) {
+        return false;
+    }
+    regfree(&re);
+    return true;
+}
+
+bool nrd_quant_matches(const char *pattern, const char *stem)
+{
+    regex_t re;
+
+    if (!compile(pattern, &re)) {
+        return false;
+    }
+    const bool found = regexec(&re, stem, 0, NULL, 0) == 0;
+    regfree(&re);
+    return found;
+}
+
 /* ---- parts ---- */
 
 nrd_src_tensor *nrd_quant_find(const nrd_quant *q, const char *name)
@@ -84,6 +132,16 @@ void nrd_quant_try(nrd_quant *q, const char *stem, const char *suffix, nrd_quant
         q->taken[t - q->table] = 1;
         w->file_bytes += t->data_bytes;
     }
+}
+
+void nrd_quant_try_any(nrd_quant *q, const char *suffix, nrd_src_tensor *out)
+{
+    size_t i = 0;
+
+    while (i < q->n_table && !nrd_str_has_suffix(q->table[i].name, suffix)) {
+        i++;
+    }
+    *out = i < q->n_table ? q->table[i] : (nrd_src_tensor){0};
 }
 
 nrd_error *nrd_quant_take(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w,

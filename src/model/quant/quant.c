@@ -85,6 +85,7 @@ static void free_weight(nrd_quant_weight *w)
         free(w->name);
         free(w->sorted);
         free(w->columns);
+        free(w->rotation);
     }
     free(w);
 }
@@ -170,6 +171,9 @@ static nrd_error *read_table(nrd_quant *q, nrd_dtype plain, size_t *n)
         if (len && !q->taken[i]) {
             err = add_weight(q, &q->table[i], len, plain, &u);
         }
+    }
+    for (size_t i = 0; i < *n && !err; i++) {
+        err = q->taken[i] ? NULL : nrd_quant_check_unrotated(q, &q->table[i]);
     }
     if (err) {
         goto done;

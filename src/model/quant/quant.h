@@ -41,6 +41,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#define NRD_QUANT_MAX_NAME 512
+
 typedef struct nrd_quant nrd_quant;
 typedef struct nrd_quant_weight nrd_quant_weight;
 
@@ -122,6 +124,8 @@ struct nrd_quant_weight {
     int32_t *sorted;          /* owned: nrd_quant_order's; NULL */
     float scale_factor;       /* on all scales; 0: 1 */
     float *columns;           /* owned: nrd_quant_input_scale's; NULL */
+    float *rotation;          /* owned: nrd_quant_turn's [rotation_size][rotation_size], a column behind the other; NULL */
+    int64_t rotation_size;
     nrd_src_tensor more[4];   /* what only one format has: bitsandbytes' tables, scales of QServe and HQQ */
     const unsigned *orders;   /* mixed_gemm.c: in which order codes can lie, by all weights that were seen; else NULL */
     int64_t flat_block, nested_block; /* bitsandbytes, HQQ: numbers that share a scale, counted through the whole weight */
@@ -161,6 +165,7 @@ typedef struct nrd_quant_settings {
     nrd_error *(*whole)(nrd_quant *q, const char *stem, struct nrd_quant_weight *w); /* TensorRT-LLM: reads all weights; NULL: modelopt.c */
     bool (*is_anchor)(nrd_quant *q, const nrd_src_tensor *t); /* BitNet, instead of the reader's anchors: a `.weight` that is quantized; NULL */
     const nrd_json *layers;   /* compressed-tensors: config_groups of which only some are for int8 inputs. MLX, BitNet: all of it. During open */
+    const nrd_json *rotations; /* compressed-tensors: config_groups of transform_config; NULL. During open */
     const nrd_json *model;    /* config.json. During open */
     bool static_inputs;       /* SmoothQuant: inputs have calibrated scales */
     unsigned orders;          /* mixed_gemm.c */
@@ -175,6 +180,7 @@ nrd_error *nrd_quant_refuse(const char *field, const nrd_json *value, const char
 /* The tensor `stem``suffix`, which then belongs to `w`. Without it: NOT_FOUND, or out->data NULL from _try. */
 nrd_error *nrd_quant_take(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w,
                           nrd_src_tensor *out) NRD_MUST_USE;
+void nrd_quant_try_any(nrd_quant *q, const char *suffix, nrd_src_tensor *out); /* of any module */
 void nrd_quant_try(nrd_quant *q, const char *stem, const char *suffix, nrd_quant_weight *w, nrd_src_tensor *out);
 /* Type and shape, and that the data is as long as they say. dtype NONE: any plain float; d1 < 0: one dimension;
  * d0 < 0: one number, in any number of dimensions. */
@@ -220,6 +226,18 @@ nrd_error *nrd_quant_weight_only(nrd_quant *q, const char *stem, nrd_quant_weigh
 nrd_error *nrd_quant_check_order_of_product(nrd_quant *q) NRD_MUST_USE;
 nrd_error *nrd_quant_gptq_product(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE; /* W8A16_GPTQ, W4A16_GPTQ: likewise */
 nrd_error *nrd_quant_smooth(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
+
+/* rotate.c: transform_config of compressed-tensors. */
+enum { NRD_QUANT_MAX_ROTATION = 512 };
+nrd_error *nrd_quant_check_rotations(nrd_quant *q, const nrd_json *config) NRD_MUST_USE;
+/* What the input of `stem` is multiplied by, if something is; cols is known. */
+nrd_error *nrd_quant_read_rotation(nrd_quant *q, const char *stem, nrd_quant_weight *w) NRD_MUST_USE;
+/* A tensor that belongs to no quantized weight: UNSUPPORTED where its module's input is turned. */
+nrd_error *nrd_quant_check_unrotated(nrd_quant *q, const nrd_src_tensor *t) NRD_MUST_USE;
+void nrd_quant_turn(const nrd_quant_weight *w, float *row); /* with w->rotation: row[cols] as it is for the input as it comes */
+/* parts.c: an expression of `targets`, without "re:", and whether it is one that POSIX writes alike; others match nothing. */
+bool nrd_quant_matches(const char *pattern, const char *stem);
+bool nrd_quant_understands(const char *pattern);
 
 bool nrd_quant_is_i2_s(nrd_quant *q, const nrd_src_tensor *t); /* bitnet.c; q may be NULL */
 

@@ -7,8 +7,6 @@
 
 #include "model/quant/quant.h"
 
-#define NRD_QUANT_MAX_NAME 512
-
 struct nrd_quant {
     const nrd_quant_reader *reader;
     nrd_quant_settings settings;

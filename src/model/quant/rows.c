@@ -102,6 +102,9 @@ static void numbers(const nrd_quant_weight *w, const row_parts *p, float *dst)
         }
         dst[c] *= w->columns ? w->columns[c] : 1;
     }
+    if (w->rotation) {
+        nrd_quant_turn(w, dst);
+    }
 }
 
 /* As the file has it, but for the order of the nibbles. */

@@ -311,7 +311,9 @@ nrd_error *nrd_quant_settle(nrd_quant_weight *w, nrd_dtype plain, const char **o
     bool bytes = is.low >= -128 && is.high <= 127;
     *out_why = NULL;
     w->dtype = plain;
-    if (w->is_mxfp4) {
+    if (w->rotation) {
+        *out_why = "their inputs are turned (transform_config)";
+    } else if (w->is_mxfp4) {
         w->dtype = NRD_DTYPE_MXFP4;
     } else if (w->is_fp8 && w->n_groups == 1) {
         w->dtype = NRD_DTYPE_F8_E4M3;
