@@ -190,6 +190,7 @@ nrd_error *nrd_gptq_init(nrd_gptq *q, nrd_qmath *m, const float *gram, int64_t n
     f->n = n;
     NRD_NEW_GOTO(q->order, n, err, fail);
     NRD_NEW_GOTO(q->importance, n, err, fail);
+    NRD_NEW_GOTO(q->counts, n, err, fail);
     NRD_NEW_GOTO(q->raise, n, err, fail);
     NRD_NEW_GOTO(q->corners, (n + BLOCK - 1) / BLOCK * BLOCK * BLOCK, err, fail);
     for (int64_t i = 0; i < n; i++) {
@@ -199,6 +200,9 @@ nrd_error *nrd_gptq_init(nrd_gptq *q, nrd_qmath *m, const float *gram, int64_t n
     if (!isfinite(mean)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "the inputs of a product are no numbers");
         goto fail;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        q->counts[i] = q->importance[i] + (float)mean;
     }
     NRD_TRY_GOTO(nrd_qplace_new(m, n, n, &q->factor), err, fail);
     NRD_TRY_GOTO(make_order(q, by_size), err, fail);
@@ -225,6 +229,7 @@ void nrd_gptq_fini(nrd_gptq *q, nrd_qmath *m)
 {
     free(q->order);
     free(q->importance);
+    free(q->counts);
     free(q->raise);
     free(q->corners);
     nrd_qplace_free(m, &q->factor);
@@ -248,7 +253,7 @@ typedef struct rounding {
 static void choose_scales(void *user, int64_t from, int64_t to)
 {
     rounding *r = user;
-    nrd_qrows_round(r->g, r->w + from * r->q->n, r->q->importance, from, to - from, r->out);
+    nrd_qrows_round(r->g, r->w + from * r->q->n, r->q->counts, from, to - from, r->out);
 }
 
 /* Column i of the block, of n rows from `row` on; what lies behind them stays as it is and is not read. */

@@ -27,6 +27,7 @@ typedef struct nrd_gptq {
     int64_t n;
     int32_t *order;    /* [n] columns; the last one is rounded first */
     float *importance; /* [n] of each column: the diagonal of the gram matrix */
+    float *counts;     /* [n] when the range of a group is chosen: that, and the mean of all, since texts to come use other columns */
     float *raise;      /* [n] what was added to that for the factor, above 0 */
     nrd_qplace factor; /* [n, n] upper U with U^T U = the raised gram matrix, in that order; what is below the diagonal means nothing */
     float *corners;    /* [blocks, NRD_QBLOCK, NRD_QBLOCK] U on the diagonal, turned: row k has U[0 .. k][k], then zeros */

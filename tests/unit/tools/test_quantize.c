@@ -649,6 +649,28 @@ static void refining_makes_products_better_on_every_grid(void **state)
     nrd_qinput_fini(&in, math_);
 }
 
+/* 48 % of it would go if the column counted by its inputs alone. */
+static void gptq_cuts_little_off_a_large_weight_whose_input_was_small(void **state)
+{
+    static float gram[COLS * COLS];
+    float v[COLS], row[COLS];
+    nrd_gptq q;
+    nrd_qrows rows;
+
+    (void)state;
+    for (int c = 0; c < COLS; c++) {
+        v[c] = c == 7 ? 1.2f : 0.05f * (float)(c % 13 - 6);
+        gram[c * COLS + c] = c == 7 ? 1e-4f : 1;
+    }
+    ok(nrd_gptq_init(&q, math_, gram, COLS, 0.01, true));
+    ok(nrd_qrows_init(&rows, &grids[1], 1, COLS));
+    ok(nrd_gptq_round(&q, math_, &grids[1], v, 1, &rows));
+    nrd_qgrid_row(&grids[1], &rows, 0, row);
+    assert_true(fabsf(row[7] - v[7]) < 0.3f);
+    nrd_qrows_fini(&rows);
+    nrd_gptq_fini(&q, math_);
+}
+
 static void gptq_refuses_what_is_no_number_and_takes_what_is_nothing(void **state)
 {
     float gram[4] = {1, 0, 0, NAN};
@@ -774,6 +796,7 @@ int main(void)
         cmocka_unit_test(gptq_factor_is_that_of_the_gram_matrix),
         cmocka_unit_test(gptq_makes_the_products_better),
         cmocka_unit_test(refining_makes_products_better_on_every_grid),
+        cmocka_unit_test(gptq_cuts_little_off_a_large_weight_whose_input_was_small),
         cmocka_unit_test(gptq_refuses_what_is_no_number_and_takes_what_is_nothing),
         cmocka_unit_test(a_pair_that_turns_is_as_long_as_it_ever_gets),
         cmocka_unit_test(even_channels_go_equally_far),
