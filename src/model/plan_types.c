@@ -13,8 +13,7 @@ bool nrd_plan_is_float(nrd_dtype t)
 
 nrd_dtype nrd_plan_plain_dtype(const nrd_plan *p, nrd_dtype src)
 {
-    const bool keeps = nrd_dtype_is_packed(src) ? p->opt.keep_packed : src != NRD_DTYPE_Q8_1 || !p->opt.keep_packed; /* which no GPU multiplies */
-    src = keeps ? nrd_dtype_computed(src) : p->spec.dtype;
+    src = nrd_dtype_is_packed(src) && !p->opt.keep_packed ? p->spec.dtype : nrd_dtype_computed(src);
     if (nrd_dtype_is_quant(src) || nrd_dtype_is_packed(src) || nrd_plan_has_row_scales(src)) { /* "--quantize float32" means all of the model */
         return nrd_plan_is_float(p->opt.quantize) ? p->opt.quantize : src;
     }

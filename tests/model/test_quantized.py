@@ -175,7 +175,7 @@ def mlx_experts(tensors, own, kind):
 
 
 @pytest.mark.parametrize("arch, recipe, kept", [("qwen3_moe", "mlx-4", "q4_1"), ("mixtral", "mlx-4", "q4_1"), ("granitemoe", "mlx-5", "q5_1"), ("deepseek_v3", "mlx-4", "q4_1"),
-                                                ("gpt_oss-32", "mlx-mxfp4", "mxfp4"), ("qwen3_moe", "mlx-mxfp8", "mxfp8")])
+                                                ("gpt_oss-32", "mlx-mxfp4", "mxfp4"), ("qwen3_moe", "mlx-mxfp8", "mxfp8"), ("qwen3_moe", "mlx-8", "q8_1")])
 def test_mlx_has_a_tensor_of_all_experts(arch, recipe, kept, tmp_path):
     spec, wide = SPECS[arch], {72: 96, 54: 64, 24: 32, 90: 96, 180: 192} if arch != "gpt_oss-32" else {}
     if arch == "deepseek_v3":

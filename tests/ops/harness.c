@@ -17,7 +17,7 @@ static const device_kind kinds[] = {
     {"cuda", {NRD_DTYPE_BF16, NRD_DTYPE_F16, NRD_DTYPE_F32}, 3, NRD_DTYPE_F8_E4M3, false, false},
 };
 
-nrd_dtype weight_types[N_LINEAR_TYPES] = {
+const nrd_dtype weight_types[N_LINEAR_TYPES] = {
     NRD_DTYPE_F32,    NRD_DTYPE_F16,     NRD_DTYPE_BF16, NRD_DTYPE_I8,   NRD_DTYPE_Q4_0,
     NRD_DTYPE_Q4_1,   NRD_DTYPE_Q5_0,    NRD_DTYPE_Q5_1, NRD_DTYPE_Q8_0, NRD_DTYPE_Q2_K,
     NRD_DTYPE_Q3_K,   NRD_DTYPE_Q4_K,    NRD_DTYPE_Q5_K, NRD_DTYPE_Q6_K, NRD_DTYPE_IQ4_NL,
@@ -93,9 +93,6 @@ void targets_open(const char *device, const char *isa, int32_t threads, bool one
     if (!kind) {
         fprintf(stderr, "device \"%s\": the table knows cpu and cuda\n", device);
         exit(2);
-    }
-    for (int i = 0; i < N_WEIGHT_TYPES && !kind->is_exact; i++) { /* of the CPU alone */
-        weight_types[i] = weight_types[i] == NRD_DTYPE_Q8_1 ? NRD_DTYPE_Q8_0 : weight_types[i];
     }
     if (!kind->is_exact || threads > 0 || one) {
         target_open(device, isa, threads);

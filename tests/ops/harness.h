@@ -164,7 +164,7 @@ void check_graph(void);
 
 /* The formats of weights that every device reads; F8_E4M3, the last, only where `eight` is it. */
 enum { N_WEIGHT_TYPES = 19, N_LINEAR_TYPES = 24 }; /* behind them types that only linear() of GPUs takes */
-extern nrd_dtype weight_types[N_LINEAR_TYPES];
+extern const nrd_dtype weight_types[N_LINEAR_TYPES];
 bool has_weight(nrd_dtype t);
 
 #endif

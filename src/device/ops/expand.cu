@@ -54,6 +54,8 @@ static __device__ float element_of(int dtype, const uint8_t *b, int i)
     }
     case NRD_DTYPE_Q8_0:
         return (float)(int8_t)b[2 + i] * half_at(b);
+    case NRD_DTYPE_Q8_1:
+        return (float)(int8_t)b[4 + i] * half_at(b) + half_at(b + 2);
     case NRD_DTYPE_Q2_K: {
         const int sc = b[n * 8 + j * 2 + l / 16], q = b[16 + n * 32 + l] >> (2 * j) & 3;
         return half_at(b + 80) * (float)(sc & 15) * (float)q - half_at(b + 82) * (float)(sc >> 4);

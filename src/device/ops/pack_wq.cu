@@ -37,6 +37,8 @@ static __device__ uint32_t code_of(int dtype, const uint8_t *b, int i)
     }
     case NRD_DTYPE_Q8_0:
         return (uint8_t)(b[2 + i] ^ 0x80);
+    case NRD_DTYPE_Q8_1:
+        return (uint8_t)(b[4 + i] ^ 0x80);
     default:
         return (uint8_t)(b[0] ^ 0x80);
     }

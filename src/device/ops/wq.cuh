@@ -61,6 +61,7 @@ static __host__ __device__ inline wq_format wq_of(int dtype)
     case NRD_DTYPE_Q8_0:
         return {8, WQ_S};
     case NRD_DTYPE_Q5_1:
+    case NRD_DTYPE_Q8_1:
         return {8, WQ_M};
     case NRD_DTYPE_Q5_K:
         return {8, WQ_K};
