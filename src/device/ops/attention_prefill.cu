@@ -212,6 +212,8 @@ template <typename T, typename C, int HD> struct prefill_piece {
                 } else {
                     if (k) {
                         copy16(stage + dk, k);
+                    } else { /* a sequence may have no memory: a score must be a number there */
+                        *(uint4 *)(stage + dk) = make_uint4(0, 0, 0, 0);
                     }
                     if (v) {
                         copy16(stage + TILE_ELEMS + dv, v);

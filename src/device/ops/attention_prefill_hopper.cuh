@@ -191,8 +191,12 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
             copy_tile(ks, block, smem_u32(&front->alone));
             mbar_wait(smem_u32(&front->alone), alone_parity);
             alone_parity ^= 1;
+            clear_v(ks + ELEMS, behind);
+        } else { /* of K, too: a sequence may have no memory, and a score must be a number there */
+            for (int x = tid; x < 2 * BYTES / 16; x += 128) {
+                ((uint4 *)ks)[x] = make_uint4(0, 0, 0, 0);
+            }
         }
-        clear_v(ks + ELEMS, block < 0 ? 0 : behind);
         stored(i);
     }
 
