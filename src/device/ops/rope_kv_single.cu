@@ -7,8 +7,8 @@
  *           writes 16 KB for a token's V and some 2 to 4 KB for its K, beside 20 KB of q, k and v that mostly are in the L2: 36 to 40
  *           KB, 9 us for 1,024 tokens, 18 for 2,048.
  * Measured  NVIDIA H200, 32 + 2 x 8 heads of 128, contexts of 96..256: 256, 512, 1,024, 2,048 tokens in F8 4.2, 8.5, 15.9, 35.7 us,
- *           bf16 7.3, 12.8, 25.7, 53.4 (2026-11-30, make gpu-bench OP=attention); a block a token: 7.8, 12.2, 21.7, 48.5; 7.3, 13.9, 26.3, 54.1.
- * Tried     whole units also of 8 bits: 7.7, 14.9, 28.5, 62.8; K in whole sectors, with the neighbour's half read ahead: the same
+ *           bf16 5.1, 9.8, 19.6, 44.1 (2026-11-30, make gpu-bench OP=attention); a block a token: 7.8, 12.2, 21.7, 48.5; 7.3, 13.9, 26.3, 54.1.
+ * Tried     whole units of V: F8 7.7, 14.9, 28.5, 62.8, bf16 7.3, 12.7, 25.6, 53.0; K in whole sectors, with the neighbour's half read ahead: the same
  *           to 11 % slower.
  */
 #include "device/ops/rope_kv.cuh"
@@ -19,7 +19,7 @@ enum { JOB_WARPS = 4, JOB_GROUPS = 5, JOB_UNITS = 8 }; /* of a block; groups of 
  * reads is on its way before the first of it is used. */
 template <typename T, typename C, int HD> struct rope_job {
     static constexpr int HALF = HD / 2, LANES = HD / 16, HEADS = 32 / LANES; /* a head's lanes, a group's heads */
-    static constexpr int EW = 4 / (int)sizeof(C), EU = 16 / (int)sizeof(C);
+    static constexpr int EU = 16 / (int)sizeof(C);
 
     const rope_params &a;
     const int lane = threadIdx.x & 31, n_kv, rotated;
@@ -119,24 +119,17 @@ template <typename T, typename C, int HD> struct rope_job {
         return cache + (int64_t)n_kv * a.g.bt * HD + ((int64_t)(i / HD * (a.g.bt / EU) + in / EU) * HD + i % HD) * EU;
     }
 
-    /* A token's elements of V lie apart, each in a unit with those of the tokens before it. Of 8 bits (bf16; with fp16 not run yet)
-     * each is stored alone: the memory reads and writes a sector for it either way, but nobody waits for that, and attention behind
-     * it, which reads the same sectors, takes as long. Else units are changed and written whole; no kernel since the step before has
-     * written them, so they are read ahead. */
+    /* A token's elements of V lie apart, each in a unit with those of the tokens before it. Each is stored alone: the memory reads
+     * and writes a sector for it, as it does for a whole unit, but nobody waits for that, and attention behind it, which reads the
+     * same sectors, takes as long. */
     __device__ __forceinline__ void insert(int first)
     {
-        constexpr bool BYTES = sizeof(C) == 1 && std::is_same<T, bf16>::value;
-        const int n = n_kv * HD, place = in % EU, word = place / EW, shift = place % EW * 8 * (int)sizeof(C);
-        const uint32_t mask = (sizeof(C) == 1 ? 0xffu : 0xffffu) << shift;
-        uint4 unit[JOB_UNITS];
+        const int n = n_kv * HD, place = in % EU;
         float inv[JOB_UNITS];
         T e[JOB_UNITS];
 #pragma unroll
         for (int k = 0; k < JOB_UNITS; k++) {
             const int i = first + k * 32 + lane;
-            if (!BYTES && keep && i < n) {
-                unit[k] = __ldcg((const uint4 *)unit_of(i));
-            }
             inv[k] = i < n ? v_inverse<C>(a, i / HD) : 1.0f;
         }
         pdl_wait();
@@ -151,19 +144,8 @@ template <typename T, typename C, int HD> struct rope_job {
 #pragma unroll
         for (int k = 0; k < JOB_UNITS; k++) {
             const int i = first + k * 32 + lane;
-            if (!keep || i >= n) {
-                continue;
-            }
-            const C v = from_f<C>(to_f(e[k]) * inv[k]);
-            if constexpr (BYTES) {
-                unit_of(i)[place] = v;
-            } else {
-                const uint32_t bits = bits_of(v) << shift;
-                unit[k].x = word == 0 ? (unit[k].x & ~mask) | bits : unit[k].x;
-                unit[k].y = word == 1 ? (unit[k].y & ~mask) | bits : unit[k].y;
-                unit[k].z = word == 2 ? (unit[k].z & ~mask) | bits : unit[k].z;
-                unit[k].w = word == 3 ? (unit[k].w & ~mask) | bits : unit[k].w;
-                *(uint4 *)unit_of(i) = unit[k];
+            if (keep && i < n) {
+                unit_of(i)[place] = from_f<C>(to_f(e[k]) * inv[k]);
             }
         }
     }
