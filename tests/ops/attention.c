@@ -62,7 +62,7 @@ static const attn_row table[] = {
     /* many (sequence, head) pairs: the kernel that gives each a single warp */
     {ON_CUDA | LARGE, 6, {DECODE, DECODE, FEW}, 3, {{220, 1}, {220, 2}, {220, 1}}, {64, 128}, {16, 32, 64}, {8, 8}, 120, 70, 0,
      false, false},
-    /* more of them than warps, with contexts of some tiles */
+    /* so many of them that sixteen warps of a multiprocessor take one each; F8 and the others */
     {ON_CUDA | LARGE, 8, {DECODE}, 1, {{220, 1}, {220, 2}, {220, 4}}, {128, 64}, {64}, {8, 8}, 400, 0, NRD_DTYPE_F8_E4M3, false, false},
     {ON_CUDA | LARGE, 8, {DECODE}, 1, {{220, 1}, {220, 2}, {220, 8}}, {128, 64}, {64, 32}, {8, 8}, 200, 0, 0, false, false},
     /* many single tokens: rope_kv has jobs for them, alone and in front of prompts */

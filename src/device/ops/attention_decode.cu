@@ -3,8 +3,8 @@
  * Shapes    rows = new tokens x heads of a KV head, in groups of at most 16; head_dim 64, 128, 256; cache bf16, fp16, F8;
  *           block_tokens a power of two >= 16. Ragged contexts, window, first tokens, sink logits, softcap, token trees.
  * Work      one block (4 warps, 1 where sequences are many) a (sequence, group, KV head, split); a warp takes tiles of 32 (16-bit) or 64
- *           (F8) tokens with an online softmax of its own, straight from memory into the operands of
- *           mma.sync: a lane's 16 bytes are 8 or 16 elements along the reduction dimension, and the
+ *           (F8) tokens, of which it reads what is in the context, with an online softmax of its own, straight from memory into the
+ *           operands of mma.sync: a lane's 16 bytes are 8 or 16 elements along the reduction dimension, and the
  *           other operand is arranged to match (any order of a sum is right). P changes lanes by a
  *           4 x 4 transposition inside each quad. Where eight rows are enough the products are turned
  *           round (S^T = K Q^T, O^T = V^T P^T), so that tokens and dimensions fill the 16 and rows the
@@ -12,13 +12,13 @@
  *           Up to eight sequences of one token come out as F8 at once: the KV heads of a sequence are a
  *           cluster and share the row's largest magnitude.
  * Bound     memory: context x 2 x n_kv_heads x head_dim x size bytes a sequence.
- * Measured  NVIDIA H200, 256 sequences x 1,024 tokens, 32 heads over 8 x 128: bf16 4.39 TB/s (99 % of
- *           read speed), F8 4.18 (95 %); 256 x 128..256: 78 and 57 % (2026-11-21, make gpu-bench).
+ * Measured  NVIDIA H200, 256 sequences x 1,024 tokens, 32 heads over 8 x 128: bf16 4.44 TB/s (100 % of
+ *           read speed), F8 4.24 (96 %); 256 x 128..256: 87 and 71 % (2026-11-30, make gpu-bench OP=attention).
  * Tried     three blocks an SM with values in two batches: registers spill, 77 % instead of 86 %; four
  *           warps a pair for short contexts: 45 % instead of 67 %. Eight rows in the 16 of an
  *           instruction, values' products one dimension after the other: bf16 92 %, F8 87 %.
- *           1,024 sequences x 96..192 tokens, 3 KV heads of 64, bf16 (35.3 us, 73 %): 16 warps an SM with 128 registers 37.7 where it
- *           stays at two rounds, while 600 x 128..256 become one (32.6 -> 29.8); warps that stay and bring two or three tiles ahead to
+ *           1,024 sequences x 96..192 tokens, 3 KV heads of 64, bf16 (35.3 us, 73 %): 16 warps an SM where it stays at two rounds
+ *           36.5 (34.1 without what is behind the end); warps that stay and bring two or three tiles ahead to
  *           shared memory by cp.async of 16 bytes 63 to 67, 2.0 TB/s whatever the depth or number of warps.
  * Sources   FlashAttention-2 (Dao 2023), Flash-Decoding (Dao et al. 2023).
  */
@@ -26,15 +26,16 @@
 #include "device/ops/attention_decode_warp.cuh"
 
 #include <algorithm>
+#include <limits.h>
 
 /* Rows of a sequence that are cut into groups, each of which reads its keys again (from the L2 cache): a draft's, and a
  * tree's, which no other fast kernel knows. */
 enum { DRAFT_ROWS = 128, DRAFT_STEP_ROWS = 4096, TREE_ROWS = 1024 };
 
-/* Blocks an SM: what the registers allow (65536 / (128 x 168 or 255)). */
-static constexpr __host__ __device__ int decode_resident(int hd, int rows)
+/* Blocks of four warps an SM: what the registers allow (65536 / (128 x 128, 168 or 255)). */
+static constexpr __host__ __device__ int decode_resident(int hd, int rows, bool lean)
 {
-    return hd > 64 || rows == 16 ? 2 : 3;
+    return lean ? 4 : hd > 64 || rows == 16 ? 2 : 3;
 }
 
 /* A finished row of a.out, written by other blocks, as F8. */
@@ -65,13 +66,13 @@ template <typename T> static __device__ void quant_row(const decode_params &p, i
     }
 }
 
-/* WARPS 4 share a (sequence, KV head); where there are plenty of those each has 1, and nothing to merge.
+/* WARPS 4 share a (sequence, KV head); where there are plenty of those each has 1, and nothing to merge. LEAN: all of it, never split.
  * QUANT: the result is F8; the KV heads of a sequence of one token are a cluster. */
-template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool QUANT>
-static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) * 4 / WARPS)
+template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool QUANT, bool LEAN>
+static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS, LEAN) * 4 / WARPS)
     attention_decode_kernel(const decode_params p)
 {
-    typedef decode_warp<T, C, HD, ROWS, WHOLE, WARPS> warp_of;
+    typedef decode_warp<T, C, HD, ROWS, WHOLE, WARPS, LEAN> warp_of;
     __shared__ typename warp_of::shared sh;
     __shared__ float2 slots[QUANT ? MAX_CLUSTER * WARPS : 1];
     __shared__ uint64_t bar;
@@ -91,10 +92,14 @@ static __global__ void __launch_bounds__(WARPS * 32, decode_resident(HD, ROWS) *
     w.load_first();
     w.clear_sums();
     for (int idx = w.begin + w.warp; idx < w.end; idx += WARPS) {
-        w.add_tile(idx);
+        if constexpr (LEAN) {
+            w.add_tile_lean(idx);
+        } else {
+            w.add_tile(idx);
+        }
     }
     w.share_sums();
-    if (w.used == 1) {
+    if (LEAN || w.used == 1) {
         if constexpr (QUANT) {
             w.store_f8(slots, &bar);
         } else {
@@ -119,7 +124,7 @@ static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
 {
     constexpr int TILE = 4 * 16 / (int)sizeof(C);
     const int64_t pairs = (int64_t)p.a.n_seqs * p.n_groups * p.a.g.n_kv;
-    const int64_t resident = (int64_t)s->dev->n_sm * decode_resident(HD, ROWS);
+    const int64_t resident = (int64_t)s->dev->n_sm * decode_resident(HD, ROWS, false);
     const int64_t fit = (int64_t)(SPLIT_WS_BYTES / (sizeof(float) * ROWS * (HD + 2))) / pairs;
     int64_t splits;
 
@@ -140,24 +145,45 @@ static nrd_error *decode_launch(nrd_stream *s, decode_params p, int max_ctx)
     if constexpr (ROWS == 8 && WARPS == 4 && HD <= 128) {
         if (p.q_out) {
             return launch_cluster(s, p.a.g.bt >= TILE
-                                         ? attention_decode_kernel<T, C, HD, ROWS, true, WARPS, true>
-                                         : attention_decode_kernel<T, C, HD, ROWS, false, WARPS, true>,
+                                         ? attention_decode_kernel<T, C, HD, ROWS, true, WARPS, true, false>
+                                         : attention_decode_kernel<T, C, HD, ROWS, false, WARPS, true, false>,
                                   dim3(1, (unsigned)p.a.g.n_kv), grid, WARPS * 32, 0, p);
         }
     }
-    return launch(s, p.a.g.bt >= TILE ? attention_decode_kernel<T, C, HD, ROWS, true, WARPS, false>
-                                      : attention_decode_kernel<T, C, HD, ROWS, false, WARPS, false>,
+    return launch(s, p.a.g.bt >= TILE ? attention_decode_kernel<T, C, HD, ROWS, true, WARPS, false, false>
+                                      : attention_decode_kernel<T, C, HD, ROWS, false, WARPS, false, false>,
                   grid, dim3(WARPS * 32), 0, p);
 }
 
 template <typename T, typename C, int HD>
-static nrd_error *decode_rows(nrd_stream *s, const decode_params &p, int max_ctx, bool small)
+static nrd_error *decode_lean(nrd_stream *s, decode_params p)
 {
-    /* Eight warps an SM and nearly two rounds of them; not where ragged long contexts would make the
-     * second round uneven (256 x 750..1500 tokens bf16: 323 us against 300 with four warps). */
-    const int tile = 4 * 16 / (int)sizeof(C);
-    const bool single =
-        (int64_t)p.a.n_seqs * p.a.g.n_kv >= (int64_t)s->dev->n_sm * 12 && max_ctx <= 36 * tile;
+    p.n_splits = 1;
+    p.min_tiles = 1;
+    p.alone = INT_MAX;
+    return launch(s, attention_decode_kernel<T, C, HD, 8, true, 1, false, true>,
+                  dim3(1, (unsigned)p.a.g.n_kv, (unsigned)p.a.n_seqs), dim3(32), 0, p);
+}
+
+template <typename T, typename C, int HD>
+static nrd_error *decode_rows(nrd_stream *s, const decode_params &p, int max_ctx, bool small, bool plain)
+{
+    const int64_t pairs = (int64_t)p.a.n_seqs * p.a.g.n_kv, n_sm = s->dev->n_sm;
+    const int64_t slots = n_sm * 4 * decode_resident(HD, 8, false), lean_slots = n_sm * 4 * decode_resident(HD, 8, true);
+    constexpr int TILE = 4 * 16 / (int)sizeof(C);
+    const bool is_short = max_ctx <= 16 * TILE;
+
+    /* Sixteen warps an SM where that makes one round of what would be two, and where a warp's start and end count most; with 64
+     * dimensions, where the others are twelve, only the former (1,024 x 96..192 tokens bf16: 36.5 us, 34.1). */
+    if constexpr (HD <= 128) {
+        const bool pays = pairs > slots && (pairs <= lean_slots ? is_short : HD == 128 && max_ctx <= 256);
+        if (small && plain && !p.q_out && p.a.g.bt >= TILE && pays) {
+            return decode_lean<T, C, HD>(s, p);
+        }
+    }
+    /* Eight warps an SM and nearly two rounds of them; not where ragged long contexts would make the last round uneven (512 x
+     * 512..1,024 tokens bf16: 383 us, with four warps a pair 368). With other sizes than 128 not measured below 36 tiles. */
+    const bool single = pairs >= n_sm * 12 && (HD == 128 ? is_short : max_ctx <= 36 * TILE);
     if (small) {
         return single ? decode_launch<T, C, HD, 8, 1>(s, p, max_ctx)
                       : decode_launch<T, C, HD, 8, 4>(s, p, max_ctx);
@@ -166,16 +192,16 @@ static nrd_error *decode_rows(nrd_stream *s, const decode_params &p, int max_ctx
 }
 
 template <typename T, typename C>
-static nrd_error *decode_dim(nrd_stream *s, const decode_params &p, int max_ctx, bool small, bool *done)
+static nrd_error *decode_dim(nrd_stream *s, const decode_params &p, int max_ctx, bool small, bool plain, bool *done)
 {
     *done = true;
     switch (p.a.g.hd) {
     case 64:
-        return decode_rows<T, C, 64>(s, p, max_ctx, small);
+        return decode_rows<T, C, 64>(s, p, max_ctx, small, plain);
     case 128:
-        return decode_rows<T, C, 128>(s, p, max_ctx, small);
+        return decode_rows<T, C, 128>(s, p, max_ctx, small, plain);
     case 256:
-        return decode_rows<T, C, 256>(s, p, max_ctx, small);
+        return decode_rows<T, C, 256>(s, p, max_ctx, small, plain);
     default:
         *done = false;
         return NULL;
@@ -216,6 +242,7 @@ nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a,
     p.counters = s->counters;
     /* a mixed step may have sequences of up to 16 rows */
     const bool eight = !b->tree_mask && (n_single > 0 ? 1 : b->max_q_len) * p.a.group <= 8;
+    const bool plain = !b->tree_mask && (n_single > 0 || b->max_q_len == 1) && a->window <= 0 && a->softcap <= 0.0f;
     /* few tokens: the kernel writes F8 itself */
     if (quantized && a->out_dtype == NRD_DTYPE_F8_E4M3 && o_dtype == a->act_dtype && s->dev->hopper &&
         b->max_q_len == 1 && p.a.n_seqs <= FEW_ROWS && eight && a->kv.n_kv_heads <= MAX_CLUSTER &&
@@ -228,18 +255,18 @@ nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a,
     if (a->act_dtype == NRD_DTYPE_BF16) {
         switch (a->kv.dtype) {
         case NRD_DTYPE_BF16:
-            return decode_dim<bf16, bf16>(s, p, b->max_ctx_len, eight, done);
+            return decode_dim<bf16, bf16>(s, p, b->max_ctx_len, eight, plain, done);
         case NRD_DTYPE_F8_E4M3:
-            return decode_dim<bf16, f8>(s, p, b->max_ctx_len, eight, done);
+            return decode_dim<bf16, f8>(s, p, b->max_ctx_len, eight, plain, done);
         default:
             return NULL;
         }
     }
     switch (a->kv.dtype) {
     case NRD_DTYPE_F16:
-        return decode_dim<f16, f16>(s, p, b->max_ctx_len, eight, done);
+        return decode_dim<f16, f16>(s, p, b->max_ctx_len, eight, plain, done);
     case NRD_DTYPE_F8_E4M3:
-        return decode_dim<f16, f8>(s, p, b->max_ctx_len, eight, done);
+        return decode_dim<f16, f8>(s, p, b->max_ctx_len, eight, plain, done);
     default:
         return NULL;
     }

@@ -61,6 +61,17 @@ static __device__ __forceinline__ void step_of(uint4 v, int m, uint32_t *b0, uin
     }
 }
 
+/* 16 bytes that nobody reads again if n > least, else zeros. A predicate and no branch: loads stay beside each other. */
+static __device__ __forceinline__ uint4 load_over(int n, int least, const void *p)
+{
+    uint4 v;
+    asm volatile("{\n.reg .pred p;\nsetp.gt.s32 p, %5, %6;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+                 "@p ld.global.cs.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+                 : "l"(p), "r"(n), "r"(least));
+    return v;
+}
+
 /* Eight 16-bit elements of q as operands. */
 template <typename T, bool BF> static __device__ __forceinline__ uint32_t q_word(uint32_t w)
 {
@@ -74,8 +85,9 @@ template <typename T, bool BF> static __device__ __forceinline__ uint32_t q_word
 }
 
 /* A warp's part in softmax(Q K^T) V of one (sequence, group of rows, KV head, split): what it holds in registers, and the
- * steps of its work in their order. WHOLE: a tile lies inside one block. */
-template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struct decode_warp {
+ * steps of its work in their order. WHOLE: a tile lies inside one block. LEAN: in 128 registers a thread, so that sixteen
+ * warps are on a multiprocessor: single tokens in eight rows, whole tiles, up to 128 dimensions, no window, no softcap. */
+template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool LEAN> struct decode_warp {
     static constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
     static constexpr int UE = 16 / sizeof(C);         /* elements in 16 bytes */
     static constexpr int TILE = 4 * UE, NJ = UE / 2;  /* tokens; their groups of 8 */
@@ -85,13 +97,15 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
     static constexpr bool SWAP = HALVES == 1;
     /* Registers in flight. Up to 128: the keys of the next tile are asked for as soon as those of this
      * one are used, the values at the head of the tile. 256: keys in two batches, values in four. */
-    static constexpr bool AHEAD = HD <= 128;
+    static constexpr bool AHEAD = HD <= 128 && !LEAN;
     static constexpr int KB = AHEAD ? 1 : 2, KJ = NJ / KB, VN = AHEAD ? ND : 8, VB = ND / VN;
     /* groups of scores a lane has, in all and a batch of keys */
     static constexpr int NS = NJ * HALVES / 2, SJ = KJ * HALVES / 2;
     /* each warp's sums, where there is room; the pitch keeps a warp's stores in different banks */
     static constexpr bool SLABS = WARPS * ROWS * HD <= 8192;
     static constexpr int PITCH = HD + 4;
+    /* LEAN: a tile is so many products of keys, and as many of values, each of two units a lane; WINDOW of them are on their way. */
+    static constexpr int STEPS = HD / 16, WINDOW = 4;
     static constexpr float LOG2E = 1.4426950408889634f;
 
     struct shared {
@@ -119,7 +133,8 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
     int pos[HALVES];
     bool q_in[HALVES];
     uint32_t q[HD / 16][2 * HALVES];
-    uint4 kr[KJ][KC]; /* keys on their way */
+    uint4 kr[LEAN ? 1 : KJ][LEAN ? 1 : KC]; /* keys on their way */
+    uint4 win[LEAN ? WINDOW : 1][2];        /* LEAN: keys or values on their way, of step i in slot i % WINDOW */
     int tile_block, next_block;
     /* o: 16 rows: [8 dimensions][row g, g + 8 x 2 columns]; 8 rows: [16 dimensions][the same turned
      * round]. The rows whose softmax this lane computes: g and g + 8, or 2t and 2t + 1. */
@@ -150,9 +165,9 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
             return false;
         }
         rows = rows < ROWS ? rows : ROWS;
-        first_pos = a.positions[q0];
         lo = sinks = 0;
-        const int unseen = last_unseen(a, first_pos);
+        first_pos = LEAN ? fresh : a.positions[q0];
+        const int unseen = LEAN ? -1 : last_unseen(a, first_pos);
         if (unseen >= 0) {
             lo = (unseen + 1) / TILE;
             sinks = (a.n_sink + TILE - 1) / TILE;
@@ -187,33 +202,49 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
 
     /* ---- loads ---- */
 
-    /* Keys of groups [kb * KJ, + KJ) of a tile; in a whole block groups lie 8 units, chunks 4 bt units
-     * apart. Keys behind the context's end are masked later, whatever they are. */
+    /* This lane's keys of a tile inside one block: every eighth token, of which `left` are in the context, from the first on.
+     * Groups of eight lie 8 units, chunks 4 bt units apart. */
+    struct keys {
+        int left;
+        const C *src;
+    };
+
+    __device__ __forceinline__ keys keys_at(int tok0, int in_block) const
+    {
+        keys k;
+        k.left = in_block < 0 ? 0 : ctx - tok0 - g;
+        k.src = cache + (int64_t)(in_block < 0 ? 0 : in_block) * a.g.block_elems +
+                ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok0 & bt_mask) + g) * UE;
+        return k;
+    }
+
+    /* 16 bytes of group j, chunk i. What lies behind the context's end is not asked for: in short contexts that was up to a
+     * fifth of all that was read. */
+    __device__ __forceinline__ uint4 key_unit(const keys &k, int j, int i) const
+    {
+        return load_over(k.left, 8 * j, k.src + 8 * j * UE + 4 * i * a.g.bt * UE);
+    }
+
+    /* Keys of groups [kb * KJ, + KJ) of a tile. */
     __device__ __forceinline__ void load_k(int tok0, int in_block, int kb)
     {
-        const C *first = cache + (int64_t)(in_block < 0 ? 0 : in_block) * a.g.block_elems +
-                         ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok0 & bt_mask) + g) * UE;
+        const keys whole = keys_at(tok0, in_block);
 #pragma unroll
         for (int j = 0; j < KJ; j++) {
-            int block = in_block;
-            const C *src = first + 8 * (kb * KJ + j) * UE;
+            keys k = whole;
             if constexpr (!WHOLE) {
                 const int tok = tok0 + 8 * (kb * KJ + j) + g;
-                block = tok < ctx ? table[tok >> p.bt_shift] : -1;
-                src = cache + (int64_t)(block < 0 ? 0 : block) * a.g.block_elems +
-                      ((int64_t)(kvh * (HD / UE) + t) * a.g.bt + (tok & bt_mask)) * UE;
+                const int block = tok < ctx ? table[tok >> p.bt_shift] : -1;
+                k = keys_at(tok - g, block);
             }
 #pragma unroll
             for (int i = 0; i < KC; i++) {
-                kr[j][i] = make_uint4(0, 0, 0, 0);
-                if (block >= 0) {
-                    kr[j][i] = __ldcs((const uint4 *)(src + 4 * i * a.g.bt * UE));
-                }
+                kr[j][i] = key_unit(k, WHOLE ? kb * KJ + j : 0, i);
             }
         }
     }
 
-    /* This lane's values of a tile: tokens from tok0 + UE * t on. */
+    /* This lane's values of a tile: tokens from tok0 + UE * t on; block < 0: none of them is in the context. */
     struct values {
         int block;
         const C *src;
@@ -223,19 +254,50 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
     {
         const int tok = tok0 + UE * t;
         values v;
-        v.block = WHOLE ? tile_block : tok < ctx ? table[tok >> p.bt_shift] : -1;
+        v.block = tok >= ctx ? -1 : WHOLE ? tile_block : table[tok >> p.bt_shift];
         v.src = cache + (int64_t)(v.block < 0 ? 0 : v.block) * a.g.block_elems + v_off +
                 ((int64_t)(kvh * (a.g.bt / UE) + (tok & bt_mask) / UE) * HD + g) * UE;
         return v;
+    }
+
+    /* 16 bytes of dimension 8 n + g */
+    __device__ __forceinline__ uint4 value_unit(const values &v, int n) const
+    {
+        return load_over(v.block, -1, v.src + 8 * n * UE);
     }
 
     __device__ __forceinline__ void load_v(const values &v, int batch, uint4 *to) const
     {
 #pragma unroll
         for (int n = 0; n < VN; n++) {
-            to[n] = make_uint4(0, 0, 0, 0);
-            if (v.block >= 0) {
-                to[n] = __ldcs((const uint4 *)(v.src + 8 * (batch * VN + n) * UE));
+            to[n] = value_unit(v, batch * VN + n);
+        }
+    }
+
+    /* LEAN: the units of step x into its slot. Groups of keys innermost. */
+    __device__ __forceinline__ void ask_keys(const keys &k, int x)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            win[x % WINDOW][h] = key_unit(k, 2 * (x % (NJ / 2)) + h, x / (NJ / 2));
+        }
+    }
+
+    __device__ __forceinline__ void ask_values(const values &v, int x)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            win[x % WINDOW][h] = value_unit(v, 2 * x + h);
+        }
+    }
+
+    __device__ __forceinline__ void ask_first(int idx, int in_block)
+    {
+        if (idx < end) {
+            const keys k = keys_at(tile_start(idx), in_block);
+#pragma unroll
+            for (int x = 0; x < WINDOW; x++) {
+                ask_keys(k, x);
             }
         }
     }
@@ -248,7 +310,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
             q_in[h] = r < rows;
             const int tok = q0 + (row0 + (q_in[h] ? r : 0)) / a.group;
             q_src[h] = (const T *)a.q + tok * a.q_stride + (int64_t)head_of(q_in[h] ? r : 0) * HD + UE * t;
-            pos[h] = a.positions[tok];
+            pos[h] = LEAN ? 0 : a.positions[tok];
             row_tree[h] = ROWS == 16 && a.tree_mask ? a.tree_mask + (int64_t)tok * a.tree_words : NULL;
         }
     }
@@ -272,6 +334,9 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
         }
         if (AHEAD && begin + warp < end) {
             load_k(tile_start(begin + warp), tile_block, 0);
+        }
+        if constexpr (LEAN) {
+            ask_first(begin + warp, tile_block);
         }
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
@@ -300,9 +365,9 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
         for (int h = 0; h < 2; h++) {
             m_run[h] = -INFINITY;
             l_run[h] = 0.0f;
-            row_pos[h] = SWAP ? __shfl_sync(0xffffffffu, pos[0], 4 * (2 * t + h)) : pos[h * (HALVES - 1)];
+            row_pos[h] = LEAN ? 0 : SWAP ? __shfl_sync(0xffffffffu, pos[0], 4 * (2 * t + h)) : pos[h * (HALVES - 1)];
         }
-        s_mul = a.scale * k_scale_of(a, kvh) * (a.softcap > 0.0f ? 1.0f / a.softcap : LOG2E);
+        s_mul = a.scale * k_scale_of(a, kvh) * (!LEAN && a.softcap > 0.0f ? 1.0f / a.softcap : LOG2E);
     }
 
     /* ---- a tile ---- */
@@ -363,14 +428,14 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
             const int at = a.window > 0 ? a.positions[q0 + j] : tok;
             return at > unseen || at < a.n_sink;
         }
-        return tok <= row_pos[h] && tok < ctx && (tok > unseen || tok < a.n_sink);
+        return LEAN ? tok < ctx : tok <= row_pos[h] && tok < ctx && (tok > unseen || tok < a.n_sink);
     }
 
     /* Scaled, capped, masked scores of this lane's row h; their maximum. */
     __device__ __forceinline__ float mask_row(int h, int tok0, float (*s)[4]) const
     {
-        const bool edge = tok0 + TILE > first_pos + 1 || a.window > 0;
-        const int unseen = last_unseen(a, row_pos[h]);
+        const bool edge = tok0 + TILE > first_pos + 1 || (!LEAN && a.window > 0), capped = !LEAN && a.softcap > 0.0f;
+        const int unseen = LEAN ? -1 : last_unseen(a, row_pos[h]);
         float top = -INFINITY;
 #pragma unroll
         for (int j = 0; j < NS; j++) {
@@ -378,7 +443,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
             for (int c = 0; c < 2; c++) {
                 float &at = s[j][SWAP ? 2 * c + h : 2 * h + c];
                 float v = at * s_mul;
-                if (a.softcap > 0.0f) {
+                if (capped) {
                     v = a.softcap * LOG2E * tanhf(v);
                 }
                 if (edge) {
@@ -483,11 +548,11 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
     }
 
     /* What lies behind the context's end is not ours and may be anything. */
-    __device__ __forceinline__ void cut_values(int tok0, uint4 *v) const
+    template <int N> __device__ __forceinline__ void cut_values(int tok0, uint4 *v) const
     {
         const int bytes = (ctx - tok0 - UE * t) * (int)sizeof(C);
 #pragma unroll
-        for (int n = 0; n < VN; n++) {
+        for (int n = 0; n < N; n++) {
             v[n].x = keep_bytes(v[n].x, bytes, 0);
             v[n].y = keep_bytes(v[n].y, bytes, 1);
             v[n].z = keep_bytes(v[n].z, bytes, 2);
@@ -529,7 +594,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
         for (int vb = 0; vb < VB; vb++) {
             uint4 *v = vr[AHEAD ? 0 : vb & 1];
             if (tok0 + TILE > ctx) {
-                cut_values(tok0, v);
+                cut_values<VN>(tok0, v);
             }
             add_values(pa, v, vb);
             if (vb + 2 < VB) {
@@ -538,6 +603,74 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS> struc
         }
         tile_block = next_block;
         next_block = WHOLE ? block_of(idx + 2 * WARPS) : -1;
+    }
+
+    /* LEAN: the product of step x, of keys ... */
+    __device__ __forceinline__ void score_step(int x, float (*s)[4]) const
+    {
+        const int jj = x % (NJ / 2), i = x / (NJ / 2);
+#pragma unroll
+        for (int m = 0; m < SM; m++) {
+            const uint32_t *aq = q[i * SM + m];
+            uint32_t k[2][2];
+            step_of<F8C>(win[x % WINDOW][0], m, &k[0][0], &k[0][1]);
+            step_of<F8C>(win[x % WINDOW][1], m, &k[1][0], &k[1][1]);
+            mma16<BF>(s[jj], k[0][0], k[1][0], k[0][1], k[1][1], aq[0], aq[1]);
+        }
+    }
+
+    /* ... and of values. */
+    __device__ __forceinline__ void value_step(int x, const uint32_t (*pa)[2])
+    {
+#pragma unroll
+        for (int m = 0; m < SM; m++) {
+            uint32_t w[2][2];
+            step_of<F8C>(win[x % WINDOW][0], m, &w[0][0], &w[0][1]);
+            step_of<F8C>(win[x % WINDOW][1], m, &w[1][0], &w[1][1]);
+            mma16<BF>(o[x], w[0][0], w[1][0], w[0][1], w[1][1], pa[m][0], pa[m][1]);
+        }
+    }
+
+    /* The same as add_tile, with as much on its way at all times as fits: a step's registers are asked for again as soon as
+     * they are used, for keys, then values, then the next tile's keys. */
+    __device__ __forceinline__ void add_tile_lean(int idx)
+    {
+        const int tok0 = tile_start(idx);
+        const values at = values_at(tok0);
+        const keys now = keys_at(tok0, tile_block);
+        float s[NS][4];
+        uint32_t pa[1][SM][2];
+
+#pragma unroll
+        for (int j = 0; j < NS; j++) {
+            s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
+        }
+#pragma unroll
+        for (int x = 0; x < STEPS; x++) {
+            score_step(x, s);
+            if (x + WINDOW < STEPS) {
+                ask_keys(now, x + WINDOW);
+            } else {
+                ask_values(at, x + WINDOW - STEPS);
+            }
+        }
+        softmax(tok0, s);
+        weights(s, pa);
+        const keys then = keys_at(tile_start(idx + WARPS), next_block); /* of no tile: nothing is left */
+#pragma unroll
+        for (int x = 0; x < STEPS; x++) {
+            if (tok0 + TILE > ctx) {
+                cut_values<2>(tok0, win[x % WINDOW]);
+            }
+            value_step(x, pa[0]);
+            if (x + WINDOW < STEPS) {
+                ask_values(at, x + WINDOW);
+            } else {
+                ask_keys(then, x + WINDOW - STEPS);
+            }
+        }
+        tile_block = next_block;
+        next_block = block_of(idx + 2 * WARPS);
     }
 
     /* ---- the warps into one, in order ---- */
