@@ -143,19 +143,36 @@ static nrd_error *attention_any(nrd_stream *s, const nrd_attention_args *a, void
     }
 }
 
-/* Single tokens wait for memory, prompts for the tensor cores: side by side on multiprocessors of their
- * own they take hardly longer than the longer of the two. Measured on an H200 (2026-11-21): what one
- * multiprocessor reads and multiplies in attention_decode_ring.cu, what it computes in
- * attention_prefill_hopper.cu (500 TFLOP/s on 132), what fork and join and a later start cost. */
+/* Single tokens wait for memory, prompts for the tensor cores: side by side on multiprocessors of their own they take hardly longer
+ * than the longer of the two. What this costs was measured on an H200 (2026-11-30, test_ops --speed): what one multiprocessor reads
+ * and multiplies in attention_decode_ring.cu, what fork and join and a later start cost, and: */
 #define RING_SM_RATE 89e9
-#define PREFILL_SM_FLOPS 3.8e12
 #define FORK_SECONDS 6e-6
 #define WORTH_SECONDS 5e-6
-enum { SHARE_STEP = 4, SHARE_LEAST = 8, LONG_CONTEXT = 4096 };
+enum { SHARE_STEP = 4, SHARE_LEAST = 8, LONG_CONTEXT = 4096, SHORT_CONTEXT = 512 };
+
+static const struct share_costs {
+    double flops;   /* of one multiprocessor in attention_prefill_hopper.cu */
+    double piece;   /* seconds of start and end of 128 rows there */
+    double pair;    /* seconds of start and end of a sequence's KV head in the ring */
+    double beside;  /* how much longer the ring takes beside prompts */
+    double in_turn; /* how much longer both take one after the other than memory and multiprocessors do */
+    int spare;      /* multiprocessors more than memory can feed that still pay */
+} of_short = {4.3e12, 5.7e-6, 0.26e-6, 1.15, 1.25, 6}, of_long = {3.8e12, 0, 0, 1, 1, SHARE_STEP};
 
 static double single_bytes(const nrd_attention_args *a)
 {
     return (double)a->batch->single_ctx * 2.0 * a->kv.n_kv_heads * a->kv.head_dim;
+}
+
+/* Seconds that the prompts take on one multiprocessor. */
+static double prompt_work(const nrd_attention_args *a, const share_costs *c)
+{
+    const nrd_batch_view *b = a->batch;
+    const double rows = (double)(b->n_tokens - b->n_single) * a->n_heads;
+    const double pieces = rows / 128 + (double)(b->n_seqs - b->n_single) * a->kv.n_kv_heads / 2; /* the last of a prompt is not full */
+
+    return 4.0 * (double)b->prompt_pairs * a->n_heads * a->kv.head_dim / c->flops + pieces * c->piece;
 }
 
 /* How many multiprocessors the single tokens of a mixed step get beside its prompts; 0: one after
@@ -163,20 +180,19 @@ static double single_bytes(const nrd_attention_args *a)
 static int ring_share(const nrd_stream *s, const nrd_attention_args *a)
 {
     const nrd_batch_view *b = a->batch;
+    const share_costs *c = b->single_ctx <= (int64_t)SHORT_CONTEXT * b->n_single ? &of_short : &of_long;
     const int n_sm = s->dev->n_sm;
-    const double bytes = single_bytes(a), rate = s->dev->mem_rate;
-    const double flops = 4.0 * (double)b->prompt_pairs * a->n_heads * a->kv.head_dim;
-    double best = bytes / rate + flops / (n_sm * PREFILL_SM_FLOPS) - WORTH_SECONDS - FORK_SECONDS;
+    const double memory = single_bytes(a) / s->dev->mem_rate, prompts = prompt_work(a, c);
+    const double ring = single_bytes(a) / RING_SM_RATE + (double)b->n_single * a->kv.n_kv_heads * c->pair;
+    double best = c->in_turn * (memory + prompts / n_sm) - WORTH_SECONDS - FORK_SECONDS;
     int share = 0;
 
     if (b->single_ctx <= 0 || b->prompt_pairs <= 0 || b->n_single >= b->n_seqs) {
         return 0;
     }
-    /* more than memory can feed would only take from the prompts */
-    for (int n = SHARE_LEAST; n <= n_sm / 2 && (n - SHARE_STEP) * RING_SM_RATE < rate;
-         n += SHARE_STEP) {
-        const double t = fmax(bytes / fmin(rate, n * RING_SM_RATE),
-                              flops / ((n_sm - n) * PREFILL_SM_FLOPS));
+    /* many more than memory can feed would only take from the prompts */
+    for (int n = SHARE_LEAST; n <= n_sm / 2 && ring / (n - c->spare) > memory; n += SHARE_STEP) {
+        const double t = fmax(fmax(memory, c->beside * ring / n), prompts / (n_sm - n));
         if (t < best) {
             best = t;
             share = n;
@@ -185,17 +201,32 @@ static int ring_share(const nrd_stream *s, const nrd_attention_args *a)
     return share;
 }
 
-/* Single tokens beside prompts, as ring_share says. */
+/* Rows [from, to) of `rows`, of the activations' type, to a->out in F8. */
+static nrd_error *quant_rows(nrd_stream *s, const nrd_attention_args *a, const void *rows, int from, int to)
+{
+    const int64_t cols = (int64_t)a->n_heads * a->kv.head_dim, first = from * cols;
+    return nrd_cuda_row_quant(s, (const char *)rows + first * (a->act_dtype == NRD_DTYPE_F32 ? 4 : 2), a->act_dtype, to - from,
+                              (int)cols, (char *)a->out + first, a->out_row_scale + from);
+}
+
+/* Single tokens beside prompts, as ring_share says; F8 rows, too. */
 static nrd_error *attention_both(nrd_stream *s, const nrd_attention_args *a, void *out,
                                  nrd_dtype o_dtype, int share, bool *done)
 {
     const int n_single = a->batch->n_single;
+    const bool quant = a->out_dtype == NRD_DTYPE_F8_E4M3;
     nrd_stream *side = NULL;
 
     NRD_TRY(nrd_cuda_stream_fork(s, &side));
     nrd_error *err = nrd_cuda_attention_ring(side, a, out, o_dtype, n_single, share);
     if (!err) {
         err = nrd_cuda_attention_prefill_hopper(s, a, out, o_dtype, n_single, s->dev->n_sm - share, done);
+    }
+    if (!err && *done && quant) {
+        err = quant_rows(side, a, out, 0, n_single);
+    }
+    if (!err && *done && quant) {
+        err = quant_rows(s, a, out, n_single, a->batch->n_tokens);
     }
     nrd_error *joined = nrd_cuda_stream_join(s); /* also after an error */
     if (err) {
@@ -251,6 +282,7 @@ nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
         const int share = nrd_cuda_attention_ring_fits(s, a, o_dtype, b->n_single) ? ring_share(s, a) : 0;
         if (share > 0) {
             NRD_TRY(attention_both(s, a, out, o_dtype, share, &prefilled));
+            quantized = prefilled;
         }
         if (!prefilled && ring_alone(s, a, o_dtype, b->n_single)) {
             decoded = true;
@@ -290,7 +322,7 @@ nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
                               prompts ? (int)DECODE_ROWS : INT_MAX));
     }
     if (quant && !(decoded && quantized)) {
-        return nrd_cuda_row_quant(s, out, a->act_dtype, b->n_tokens, cols, a->out, a->out_row_scale);
+        return quant_rows(s, a, out, 0, b->n_tokens);
     }
     return NULL;
 }
