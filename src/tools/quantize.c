@@ -34,7 +34,8 @@ static const char usage[] =
     "      w4a8_awq             int4_awq, activations E4M3        fp8_pb_wo        E4M3, a scale for 128 x 128\n"
     "      nvfp4, mxfp4, mxfp8  E2M1 or E4M3 in small groups      full_prec        a copy\n";
 
-enum { MAX_EVALUATION = 64, SMALLEST_GROUP = 32, LARGEST_GROUP = 128, MAX_NAME = 32, MAX_THREADS = 1024, DEFAULT_MIXED_BITS = 5, DEFAULT_MIXED_BITS_OF_8 = 9 };
+enum { MAX_EVALUATION = 64, SMALLEST_GROUP = 32, LARGEST_GROUP = 128, MAX_NAME = 32, MAX_THREADS = 1024, DEFAULT_MIXED_BITS = 5, DEFAULT_MIXED_BITS_OF_8 = 9,
+       DEFAULT_INPUT_BITS_OF_INT8 = 10, DEFAULT_INPUT_BITS_OF_FP8 = 12 };
 
 typedef struct {
     const char *model_dir, *output_dir, *qformat, *calib_dataset, *eval_dataset, *tokenizer_dir, *exclude;
@@ -530,9 +531,14 @@ static nrd_error *settle_mix(options *o, char most[MAX_NAME])
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--mixed is auto, not '%s'", o->mixed);
     }
     NRD_TRY(take_format(o, most));
+    const bool is_fp8 = o->qformat && !strcmp(o->qformat, "fp8"), is_int8 = o->qformat && !strcmp(o->qformat, "int8_sq");
+    if (o->mixed && (is_fp8 || is_int8) && o->auto_bits <= 0) { /* the recipe that docs/quantize.md measures */
+        o->mixes_inputs = true;
+        o->gptq = o->gptq || !o->per_tensor;
+    }
     if ((o->mixed || o->autoq_format) && o->auto_bits <= 0) {
         const bool is_8 = o->qformat && (nrd_str_has_prefix(o->qformat, "int8_") || nrd_str_has_prefix(o->qformat, "fp8"));
-        o->auto_bits = is_8 ? DEFAULT_MIXED_BITS_OF_8 : DEFAULT_MIXED_BITS;
+        o->auto_bits = !is_8 ? DEFAULT_MIXED_BITS : !o->mixes_inputs ? DEFAULT_MIXED_BITS_OF_8 : is_fp8 ? DEFAULT_INPUT_BITS_OF_FP8 : DEFAULT_INPUT_BITS_OF_INT8;
     }
     return NULL;
 }
@@ -621,7 +627,7 @@ static const nrd_opt rows[] = {
     OPT(NUM, "auto_quantize_bits", NULL, auto_bits, "X", NULL,
         "bits a weight in all: the modules where it helps most get 8 bits, of 4-bit formats; of int8_wo, int8_sq and fp8 they stay; beside int8_wo: bits a number of their inputs"),
     OPT(STR, "autoq_format", NULL, autoq_format, "NAMES", NULL, "the formats for that: one of 4 bits, int8_sq or fp8 and int8_wo, or one"),
-    OPT(STR, "mixed", NULL, mixed, "auto", NULL, "--auto_quantize_bits 5, in short, or 9 where most have 8"),
+    OPT(STR, "mixed", NULL, mixed, "auto", NULL, "of 4-bit formats --auto_quantize_bits 5, of int8_wo 9; int8_sq, fp8: --gptq, and inputs of a quarter, a half of the weights keep 16 bits"),
     OPT(STR, "exclude", NULL, exclude, "NAMES", NULL, "modules that stay as they are, with ',' between; * and ? are known"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, NULL, "the LM head too, where it is not the embedding"),
     OPT(STR, "calib_dataset", NULL, calib_dataset, "FILE", "a text that is built in",

@@ -358,6 +358,15 @@ def test_inputs_that_rounding_hurts_most_keep_their_bits(home, tmp_path, arch, n
         assert names == (marked if name == "int8_sq" else set())
 
 
+@pytest.mark.parametrize("name, bits", [("int8_sq", "10"), ("fp8", "12")])
+def test_mixed_auto_is_the_recipe_that_the_docs_measure(home, tmp_path, name, bits):
+    mixed = quantize(home / "llama3", tmp_path / "m", name, "--mixed", "auto", "--no_eval")
+    quantize(home / "llama3", tmp_path / "q", name, "--autoq_format", f"{name},int8_wo", "--auto_quantize_bits", bits, "--gptq", "--no_eval")
+    assert {m["input_bits"] for layer in mixed["layers"] for m in layer["modules"] if "input_bits" in m} == {16}
+    weights = [{part.name: part.read_bytes() for part in (tmp_path / out).glob("model*.safetensors")} for out in "mq"]
+    assert weights[0] and weights[0] == weights[1]
+
+
 def put_large_columns(path):
     """One weight of 32 in each row is thirty times as large as the others, so that a row's scale leaves those little."""
     spec = make_model.SPECS["llama3"]
