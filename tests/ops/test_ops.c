@@ -99,6 +99,7 @@ int main(int argc, char **argv)
     options o = {.device = "cpu", .isa = ""};
     int all, failed;
 
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* a run that is stopped has told what it did, also into a file */
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--small") == 0) {
             small_only = true;
