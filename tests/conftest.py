@@ -13,6 +13,9 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# The threads of `tokenizers` once waited for each other for ever.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
 LIST = pathlib.Path(__file__).with_name("allowed_skips.txt")
 
 
