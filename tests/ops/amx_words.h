@@ -119,16 +119,26 @@ static inline float words_flush(float x)
     return fabsf(x) < 0x1p-126f ? 0.0f * x : x;
 }
 
+/* A product of two bfloat16 is exact in double, and so is nearly every sum: fmaf would be a call for each. */
 static inline void mx_dot_bf16(int c, int a, int b)
 {
+    const int n_k = words_config.row_bytes[a] / 2, n_cols = words_config.row_bytes[c] / 4;
+    float w[32][16], x[32];
+
     words_shapes(c, a, b);
+    for (int k = 0; k < n_k; k++) {
+        for (int n = 0; n < n_cols; n++) {
+            w[k][n] = words_bf16(words_tile[b][k / 2] + n * 4 + k % 2 * 2);
+        }
+    }
     for (int m = 0; m < words_config.rows[c]; m++) {
-        for (int n = 0; n < words_config.row_bytes[c] / 4; n++) {
+        for (int k = 0; k < n_k; k++) {
+            x[k] = words_bf16(words_tile[a][m] + k * 2);
+        }
+        for (int n = 0; n < n_cols; n++) {
             float sum[2] = {0, 0}, old;
-            for (int k = 0; k < words_config.row_bytes[a] / 2; k++) {
-                float x = words_bf16(words_tile[a][m] + k * 2);
-                float w = words_bf16(words_tile[b][k / 2] + n * 4 + k % 2 * 2);
-                sum[k % 2] = words_flush(fmaf(x, w, sum[k % 2]));
+            for (int k = 0; k < n_k; k++) {
+                sum[k % 2] = words_flush((float)((double)x[k] * (double)w[k][n] + (double)sum[k % 2]));
             }
             memcpy(&old, words_tile[c][m] + n * 4, 4);
             old = words_flush(old + words_flush(sum[0] + sum[1]));
