@@ -2,8 +2,6 @@
  * linear_gated: a gate, what it gates and the activation in one product, for shapes that devices take whole rounds of tiles of. */
 #include "ops/harness.h"
 
-#include <string.h>
-
 typedef struct gated_row {
     int32_t inter, cols, n;
     nrd_act_kind act;
@@ -96,7 +94,7 @@ static void check_bits(const target *t, const gated_row *row, nrd_dtype type)
     const nrd_weight w[2] = {weight_new(type, row->inter, row->cols, 0.1f), weight_new(type, row->inter, row->cols, 0.1f)};
     const nrd_weight on[2] = {weight_on(t, &w[0], true), weight_on(t, &w[1], true)};
     const size_t y_bytes = (size_t)row->n * (size_t)row->inter * 4;
-    const bool wanted = strncmp(t->name, "amx/", 4) == 0 && row->inter % 16 == 0;
+    const bool wanted = has_unit(t) && row->inter % 16 == 0;
     char *got = host(y_bytes), *want = host(y_bytes);
     bool done = false;
 

@@ -55,9 +55,16 @@ bool is_block_type(nrd_dtype t)
     return nrd_dtype_is_quant(t) || nrd_dtype_is_packed(t) || t == NRD_DTYPE_I8;
 }
 
+bool has_unit(const target *t)
+{
+    nrd_device_info info;
+    t->ops->get_info(t->dev, &info);
+    return strncmp(info.name, "cpu: amx", 8) == 0;
+}
+
 bool may_round(const target *t, nrd_dtype type, int32_t n, bool deterministic)
 {
-    return strncmp(t->name, "amx/", 4) == 0 && (is_block_type(type) || type == NRD_DTYPE_F16) && n >= 32 && !deterministic;
+    return has_unit(t) && (is_block_type(type) || type == NRD_DTYPE_F16) && n >= 32 && !deterministic;
 }
 
 static bool target_open(const char *device, const char *isa, int32_t threads)

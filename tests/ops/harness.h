@@ -94,6 +94,7 @@ nrd_weight weight_on(const target *t, const nrd_weight *w, bool is_linear);
 /* Whether products of n tokens (or of an expert with at most n) may take a number of a block type and of x as bfloat16, those of
  * float16 as two: on the matrix unit of a CPU, unless they are asked to be deterministic. */
 bool may_round(const target *t, nrd_dtype type, int32_t n, bool deterministic);
+bool has_unit(const target *t); /* the matrix unit of a CPU */
 bool is_block_type(nrd_dtype t);
 
 /* ---- verdicts ---- */

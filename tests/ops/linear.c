@@ -257,7 +257,7 @@ static limit linear_limit(const linear_case *c, const target *t, const picked *k
         return (limit){0, 0, c->plain_x ? 1.5e-2 : 4e-3};
     }
     if (kind->is_exact) {
-        const bool halves = strncmp(t->name, "amx/", 4) == 0 && (rounded || c->types[0] == NRD_DTYPE_BF16);
+        const bool halves = has_unit(t) && (rounded || c->types[0] == NRD_DTYPE_BF16);
         return (limit){0.5 * 1.2e-7 * (double)c->cols * k->w_size * 3 + 1e-6 +
                            (halves ? 0x1p-17 * sqrt((double)c->cols) * k->w_size * 3 : 0),
                        1e-6, 0};
@@ -330,7 +330,7 @@ static void check_runs(const linear_case *c, const target *t, const nrd_linear_a
 static void check_bits(const linear_case *c, const target *t, const char *y, size_t bytes)
 {
     static char *threads, *vnni;
-    const bool amx = strncmp(t->name, "amx/", 4) == 0;
+    const bool amx = has_unit(t);
     const bool other_form = t == &targets[0] || strncmp(t->name, t[-1].name, strcspn(t->name, "/") + 1) != 0;
 
     threads = other_form ? NULL : threads;

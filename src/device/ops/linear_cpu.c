@@ -52,7 +52,7 @@ static panel_kind kind_of(const nrd_cpu_kernels *kernels, const nrd_linear_args 
         const size_t halves = (size_t)((cols + 31) / 32) * 2;
         k.has_low = !f;
         k.pads = mx_from > 1;
-        /* Where rows are padded, one more: never less than fewer tokens have, and of no width a multiple of 4096. */
+        /* Where rows are padded, one more: of one part never less than fewer tokens have, and of no width a multiple of 4096. */
         k.bytes_per_token = (f ? (size_t)k.len + 1 : halves + k.pads) * 64;
     } else {
         k.bytes_per_token = (size_t)(cols + cols % 2) * 4;

@@ -22,7 +22,7 @@ void nrd_linear_cpu_tiles(nrd_cpu_run *r, const nrd_cpu_cmd *c, int p, int64_t f
 
 /* The same for any arguments of linear, whatever the command is. types: UNSUPPORTED for what the CPU does not
  * multiply. room: bytes of a thread's scratch that the two others use. Panels of a->n_tokens tokens have panel_bytes; those of 1 to n
- * tokens never more than those of n, n a multiple of 16. */
+ * tokens never more than those of n, n a multiple of 16, or as many tokens' share of those of 16. */
 nrd_error *nrd_linear_cpu_types(const nrd_linear_args *a) NRD_MUST_USE;
 bool nrd_linear_cpu_on_unit(const nrd_cpu_kernels *kernels, const nrd_linear_args *a, int p); /* whether a matrix unit multiplies part p */
 size_t nrd_linear_cpu_room(const nrd_linear_args *a);

@@ -192,8 +192,10 @@ nrd_error *nrd_moe_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     c->scratch_bytes = c->at[AT_PANELS] + nrd_linear_cpu_panel_bytes(c->k, &l);
     if (a->n_tokens > MAX_T) { /* an expert has at most one pair of a token */
         const int64_t large = n_pairs / (MAX_T + 1) < most ? n_pairs / (MAX_T + 1) : most;
+        const size_t few = nrd_linear_cpu_panel_bytes(c->k, &l) / MAX_T; /* parts may need panels of their own where more tokens share one kind */
         l.n_tokens = (a->n_tokens + MAX_T - 1) / MAX_T * MAX_T;
         size_t row_bytes = nrd_linear_cpu_panel_bytes(c->k, &l) / (size_t)l.n_tokens;
+        row_bytes = few > row_bytes ? few : row_bytes;
         c->i[PANEL_ROW_BYTES] = (int32_t)row_bytes;
         c->n_tasks[0] = (int32_t)(n_pairs / MAX_T + large);
         c->shared_bytes = (size_t)(n_pairs + (large + 1) * MAX_T) * row_bytes;
