@@ -38,11 +38,28 @@ nrd_error *nrd_loader_dequantize(const nrd_weight *w, const char *name, void **o
     return NULL;
 }
 
+/* `w`, of float32, in the type of activations. *out_host: the caller frees. */
+static nrd_error *round_to_act(const nrd_loader *l, const nrd_weight *w, const char *name, void **out_host, nrd_weight *out)
+{
+    const nrd_dtype act = l->ws->act_dtype;
+    const size_t row_bytes = (size_t)w->cols * nrd_dtype_block_bytes(act);
+    float *host = NULL;
+
+    NRD_TRY(nrd_loader_dequantize(w, name, out_host, out));
+    host = *out_host;
+    for (int64_t r = 0; r < w->rows; r++) { /* in place: what is written lies before what is still to be read */
+        nrd_quantize_row(act, host + r * w->cols, (char *)*out_host + (size_t)r * row_bytes, w->cols);
+    }
+    out->dtype = act;
+    out->data_bytes = (uint64_t)w->rows * row_bytes;
+    return NULL;
+}
+
 nrd_error *nrd_loader_get_as(nrd_loader *l, const char *name, bool is_linear, const nrd_weight **out)
 {
     nrd_weights *ws = l->ws;
     const nrd_weight *src = nrd_engine_weight(l->engine, name);
-    nrd_weight f32;
+    nrd_weight made;
 
     *out = NULL;
     if (!src) {
@@ -52,8 +69,11 @@ nrd_error *nrd_loader_get_as(nrd_loader *l, const char *name, bool is_linear, co
     nrd_loaded *slot = &ws->loaded[ws->n_loaded];
     *slot = (nrd_loaded){0};
     if (l->compute_f32 && src->dtype != NRD_DTYPE_F32) {
-        NRD_TRY(nrd_loader_dequantize(src, name, &slot->host, &f32));
-        src = &f32;
+        NRD_TRY(nrd_loader_dequantize(src, name, &slot->host, &made));
+        src = &made;
+    } else if (is_linear && l->rounds_f32 && src->dtype == NRD_DTYPE_F32 && ws->act_dtype != NRD_DTYPE_F32) {
+        NRD_TRY(round_to_act(l, src, name, &slot->host, &made));
+        src = &made;
     }
     nrd_error *err = ws->dev->ops->weight_load(l->stream, src, is_linear, &slot->w, &slot->owned);
     if (err) {

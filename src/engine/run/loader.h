@@ -26,6 +26,7 @@ typedef struct nrd_loader {
     int32_t rank, n_layers, n_kv_layers;
     nrd_dtype kv_dtype;
     bool compute_f32;
+    bool rounds_f32; /* weights of float32 get the type of activations */
 } nrd_loader;
 
 enum { NRD_LOADER_NAME = 128 /* bytes of a weight's full name */ };

@@ -167,15 +167,24 @@ static nrd_error *load_kv_scales(nrd_loader *l, int32_t i, nrd_layer *y)
     return NULL;
 }
 
+static nrd_error *add_router(nrd_loader *l, int32_t i, nrd_product *router)
+{
+    NRD_TRY(nrd_loader_add_part(l, router, i, "mlp.router.weight", "mlp.router.bias"));
+    NRD_TRY(nrd_loader_add_part(l, router, i, "mlp.shared_router.weight", NULL));
+    nrd_loader_finish_product(l, router);
+    return NULL;
+}
+
 static nrd_error *load_experts(nrd_loader *l, int32_t i, nrd_experts *x)
 {
-    NRD_TRY(nrd_loader_add_part(l, &x->router, i, "mlp.router.weight", "mlp.router.bias"));
-    NRD_TRY(nrd_loader_add_part(l, &x->router, i, "mlp.shared_router.weight", NULL));
-    nrd_loader_finish_product(l, &x->router);
-    NRD_TRY(nrd_loader_get_f32(l, i, "mlp." NRD_SCORE_BIAS, &x->score_bias));
     NRD_TRY(nrd_loader_add_part(l, &x->up, i, "mlp.experts.fc.weight", "mlp.experts.fc.bias"));
     NRD_TRY(nrd_loader_add_part(l, &x->up, i, "mlp.experts.gate.weight", "mlp.experts.gate.bias"));
     nrd_loader_finish_product(l, &x->up);
+    /* Both read the norm's rows. A GPU multiplies float32 by float32 alone, which these are only where experts are of it. */
+    l->rounds_f32 = x->up.in_dtype != NRD_DTYPE_F32;
+    NRD_TRY(add_router(l, i, &x->router));
+    l->rounds_f32 = false;
+    NRD_TRY(nrd_loader_get_f32(l, i, "mlp." NRD_SCORE_BIAS, &x->score_bias));
     NRD_TRY(nrd_loader_add_summed(l, &x->down, i, "mlp.experts.proj.weight", "mlp.experts.proj.bias"));
     if (l->spec->moe.shared_inter > 0) {
         NRD_TRY(nrd_loader_add_part(l, &x->shared_up, i, "mlp.shared.fc.weight", NULL));
