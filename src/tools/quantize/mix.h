@@ -2,7 +2,7 @@
  * tools/quantize/mix.h - which modules get 8 bits where most get 4; where most get 8, which stay as they are, or have inputs that do.
  *
  * Purpose   A budget of bits a weight is spent where it helps most. Of inputs of 8 bits the model itself says what rounding costs
- *           (probe.h), on a CPU and where there are no experts; else the calibration says what each product is off by with
+ *           (probe.h), where there are no experts; else the calibration says what each product is off by with
  *           weights to the nearest, as a share of its result, and of 8 bits with its inputs rounded as well, behind
  *           SmoothQuant's scales; how much that matters is estimated by how large what its block
  *           (attention, or MLP) adds, behind the norm where one follows it, is beside all that blocks added before. Most error for a weight goes first. Modules

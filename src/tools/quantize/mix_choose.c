@@ -311,7 +311,7 @@ nrd_error *nrd_qmix_choose(nrd_qmix *out, nrd_qmath *m, const nrd_qsettings *s, 
     for (size_t i = 0; i < n; i++) {
         parts[i].at = i;
     }
-    if (rounds_inputs && !nrd_qmath_is_far(m) && can_probe(parts, n)) {
+    if (rounds_inputs && can_probe(parts, n)) {
         NRD_TRY_GOTO(probe(parts, n, c), err, done);
     }
     if (rounds_inputs) {
