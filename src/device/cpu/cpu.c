@@ -171,6 +171,7 @@ static void cpu_get_info(nrd_device *dev, nrd_device_info *info)
     full.host_is_device = true;
     full.act_dtype = NRD_DTYPE_F32;
     full.kv_dtype = NRD_DTYPE_F16;
+    full.f32_rows = cpu->k->linear->mx_from ? cpu->k->linear->mx_from(NRD_DTYPE_Q4_0) : 0;
     full.mem_total_bytes = (uint64_t)pages * (uint64_t)page;
     full.mem_free_bytes = (uint64_t)free_pages * (uint64_t)page;
     while (f && fgets(line, sizeof line, f)) { /* what can be had includes the page cache */

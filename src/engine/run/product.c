@@ -32,13 +32,12 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
  * number of rows. */
 void nrd_run_init_inputs_of_many(nrd_runner *r)
 {
-    enum { FROM = 32 }; /* as linear does (device/ops/linear_amx.h); with others it would round x once more */
     const nrd_model_spec *m = r->spec;
     nrd_device_info info;
 
     r->dev->ops->get_info(r->dev, &info);
-    if (r->cfg.deterministic || strncmp(info.name, "cpu: amx", 8) != 0 || m->has_experts || nrd_spec_is_latent(m) ||
-        nrd_spec_has_altup(m) || nrd_recurrent_row(m) > 0) {
+    if (r->cfg.deterministic || info.f32_rows == 0 || m->has_experts || nrd_spec_is_latent(m) || nrd_spec_has_altup(m) ||
+        nrd_recurrent_row(m) > 0) {
         return;
     }
     for (int32_t i = 0; i < m->n_layers; i++) {
@@ -47,7 +46,7 @@ void nrd_run_init_inputs_of_many(nrd_runner *r)
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
             all[k]->can_be_plain = all[k]->n > 0 && all[k]->in_dtype == NRD_DTYPE_ACT_Q8;
             all[k]->rounded_row_bytes = all[k]->in_row_bytes;
-            r->plain_from = all[k]->can_be_plain ? FROM : r->plain_from;
+            r->plain_from = all[k]->can_be_plain ? info.f32_rows : r->plain_from;
         }
     }
 }
