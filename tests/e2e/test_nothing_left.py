@@ -14,7 +14,7 @@ from llm_server import ROOT, Server, wait_until
 sys.path.insert(0, str(ROOT / "tests/tinymodel"))
 import adapter  # noqa: E402
 
-WARM, ROUNDS = 2, 6  # threads that come with the first need of them are there after a round or two
+WARM, ROUNDS = 2, 6  # threads that come with the first need of them are there after a round or two; of workers, which come with the load, there is one
 CHAT = {"messages": [{"role": "user", "content": "the quick brown fox"}]}
 # Path, what makes the request a long stream, and where its answer's length stands
 STREAMS = [("/v1/chat/completions", CHAT, "max_tokens"), ("/v1/completions", {"prompt": "the quick"}, "max_tokens"),
@@ -30,7 +30,8 @@ WRONG = [("/v1/chat/completions", {**CHAT, "temperature": "warm"}), ("/v1/comple
 @pytest.fixture(scope="module")
 def served(tiny_model, cache, tmp_path_factory):
     folder = adapter.write("llama", tmp_path_factory.mktemp("adapter") / "one", "float16", seed=1)
-    s = Server(tiny_model, cache, "--model-control-mode=explicit", "--load-model=*", "--allow-lora-loading=true", "--http-idle-timeout-secs=1")
+    s = Server(tiny_model, cache, "--model-control-mode=explicit", "--load-model=*", "--allow-lora-loading=true", "--http-idle-timeout-secs=1",
+               "--worker-thread-count=1")
     try:
         yield s.wait_ready(), str(folder)
     finally:
