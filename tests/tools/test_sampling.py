@@ -110,8 +110,8 @@ def test_bad_words_are_refused(model):
 
 
 def test_a_real_model_gives_a_good_first_answer(real):
-    """Drawn, so not every seed finds it; greedy, this model never does."""
+    """Drawn, so not every seed finds it: some six of ten, by which rounding ever; greedy, this model never does."""
     ask = "What is the capital of France?"
-    run = [nereid("run", real, "--chat", "-p", ask, "-n", 40, "--seed", seed).stdout for seed in range(1, 6)]
-    assert sum("Paris" in text for text in run) >= 3, run
+    run = [nereid("run", real, "--chat", "-p", ask, "-n", 40, "--seed", seed).stdout for seed in range(1, 17)]
+    assert sum("Paris" in text for text in run) >= 5, run
     assert nereid("chat", real, "-n", 40, "--seed", 1, "-q", text=ask + "\n").stdout == run[0]
