@@ -128,8 +128,10 @@ ifeq ($(HAVE_CLOUD),)
 UNIT_SRC := $(filter-out tests/unit/cloud/%,$(UNIT_SRC))
 endif
 UNIT_BIN := $(patsubst tests/%.c,$(B)/tests/%,$(UNIT_SRC))
+ifneq ($(BUILD),tsan) # its threads are those of test_ops
 ifeq ($(ARCH),x86_64)
 UNIT_BIN += $(B)/tests/ops/test_ops_amx
+endif
 endif
 PROTO_SRC := $(wildcard protos/*.proto)
 PROTO_C := $(patsubst protos/%.proto,$(B)/gen/%.pb-c.c,$(PROTO_SRC))
