@@ -30,6 +30,17 @@ static void codes_of(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t
     }
 }
 
+/* A matrix of -1, 0 and 1 with one scale, whose rows and columns are known. */
+static nrd_error *as_ternary(nrd_quant_weight *w, void (*unpack)(const nrd_quant_weight *w, int64_t row0, int64_t n, uint8_t *out))
+{
+    w->bits = 2;
+    w->top = TOP;
+    w->zero_point = 1;
+    w->codes_of = unpack;
+    w->row_group = w->rows;
+    return nrd_quant_groups(w, -1);
+}
+
 /* ---- online ---- */
 
 /* Up to AT_ONCE of the weight's numbers from `at` on; how many. */
@@ -78,12 +89,7 @@ static nrd_error *weight_online(nrd_quant *q, const char *stem, nrd_quant_weight
     w->scale_factor = 1 / w->rounds_by;
     (void)nrd_quantize_row(w->codes.dtype, &w->scale_factor, own, 1);
     (void)nrd_dequantize_row(w->codes.dtype, own, &w->scale_factor, 1);
-    w->bits = 2;
-    w->top = TOP;
-    w->zero_point = 1;
-    w->codes_of = rounded;
-    w->row_group = w->rows;
-    return nrd_quant_groups(w, -1);
+    return as_ternary(w, rounded);
 }
 
 /* Products, but for the output's and those of modules that are left out. */
@@ -122,15 +128,10 @@ static nrd_error *weight_bitnet(nrd_quant *q, const char *stem, nrd_quant_weight
     }
     w->rows = w->codes.dims[0] * ROWS_PER_BYTE;
     w->cols = w->codes.dims[1];
-    w->bits = 2;
-    w->top = TOP;
-    w->zero_point = 1;
-    w->codes_of = codes_of;
     NRD_TRY(nrd_quant_shape(&w->codes, NRD_DTYPE_U8, w->rows / ROWS_PER_BYTE, w->cols));
     NRD_TRY(nrd_quant_number(&scale, &w->scale_factor));
     w->scale_factor = nrd_quant_settings_of(q)->divides ? 1 / w->scale_factor : w->scale_factor;
-    w->row_group = w->rows;
-    return nrd_quant_groups(w, -1);
+    return as_ternary(w, codes_of);
 }
 
 static nrd_error *open_bitnet(nrd_quant *q, const nrd_json *config)
@@ -189,12 +190,7 @@ static nrd_error *weight_i2_s(nrd_quant *q, const char *stem, nrd_quant_weight *
         return nrd_errorf(NRD_ERR_INVALID_ARG, "tensor '%s' has the scale %g, expected a number above 0", w->codes.name,
                           (double)w->scale_factor);
     }
-    w->bits = 2;
-    w->top = TOP;
-    w->zero_point = 1;
-    w->codes_of = i2_s_codes;
-    w->row_group = w->rows;
-    return nrd_quant_groups(w, -1);
+    return as_ternary(w, i2_s_codes);
 }
 
 const nrd_quant_reader nrd_quant_i2_s = {"i2_s", {NULL}, NULL, weight_i2_s};
