@@ -46,6 +46,7 @@ typedef struct {
     const char *alpha, *autoq_format, *mixed, *cache, *output_format, *device;
     bool quantize_lm_head, zero_point, no_eval, no_act_order, gptq, per_tensor, static_inputs;
     bool mixes_inputs; /* int8_wo beside a format that rounds inputs */
+    bool wide_is_fp8;  /* beside 4 bits */
     bool json;
 } options;
 
@@ -147,12 +148,13 @@ static nrd_error *settle_group(job *j)
 }
 
 /* Modules whose inputs keep 16 bits have scales for 32 columns, which cost them half a bit and little time: what a row's largest weight
- * makes the others be off by is as much as what rounded inputs do. Others are as int8_wo. */
+ * makes the others be off by is as much as what rounded inputs do. Others are as int8_wo, or fp8. */
 static void settle_wide(job *j)
 {
     const bool in_groups = j->settings.mixes_inputs && !not_divided(&j->modules, SMALLEST_GROUP);
 
-    j->settings.wide = (nrd_qgrid){.bits = 8, .symmetric = true, .group = in_groups ? SMALLEST_GROUP : NRD_QGRID_ROWS};
+    j->settings.wide = (nrd_qgrid){.bits = 8, .is_float = j->o->wide_is_fp8, .symmetric = true,
+                                   .group = in_groups ? SMALLEST_GROUP : NRD_QGRID_ROWS};
 }
 
 /* One line: two runs with the same one write the same files. */
@@ -164,10 +166,10 @@ static void put_settings(job *j, const char *path)
     if (j->settings.alpha >= 0) {
         nrd_number_print(alpha, sizeof alpha, "%g", j->settings.alpha);
     }
-    nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"wide_group_size\": %lld, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
+    nrd_str_printf(s, "{\"qformat\": \"%s\", \"group_size\": %lld, \"wide_group_size\": %lld, \"wide_is_fp8\": %s, \"symmetric\": %s, \"seed\": %lld, \"calib_size\": %d, "
                    "\"calib_max_seq_length\": %d, \"alpha\": %s, \"damping\": %g, \"act_order\": %s, \"gptq\": %s, \"per_tensor\": %s, \"static_inputs\": %s, \"quantize_lm_head\": "
                    "%s, \"kv_cache_dtype\": \"%s\", \"auto_quantize_bits\": %g, \"mixes_inputs\": %s, \"calib_dataset\": ", j->settings.scheme.name, (long long)j->settings.scheme.grid.group,
-                   (long long)j->settings.wide.group, j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
+                   (long long)j->settings.wide.group, o->wide_is_fp8 ? "true" : "false", j->settings.scheme.grid.symmetric ? "true" : "false", (long long)o->seed, o->calib_size, o->calib_length,
                    alpha, o->damping, o->no_act_order ? "false" : "true", o->gptq ? "true" : "false", o->per_tensor ? "true" : "false",
                    o->static_inputs ? "true" : "false", o->quantize_lm_head ? "true" : "false",
                    o->cache ? o->cache : "auto", o->auto_bits, o->mixes_inputs ? "true" : "false");
@@ -497,25 +499,59 @@ static nrd_error *settle_cache(job *j)
     return NULL;
 }
 
-/* The format of most modules that --autoq_format names, alone or beside int8_wo. */
+/* What --autoq_format names, one of each kind; "" for none. */
+typedef struct named {
+    char four[MAX_NAME], rounds[MAX_NAME], plain[MAX_NAME]; /* 4 bits; 8 bits, also of inputs; int8_wo */
+    bool is_mixable;
+} named;
+
+static void name_one(named *n, const char *name)
+{
+    const bool is_w4a8 = !strcmp(name, "w4a8_awq"), had_awq = nrd_str_has_suffix(n->four, "_awq");
+    char *to = nrd_str_has_prefix(name, "int4_") || is_w4a8              ? n->four
+               : !strcmp(name, "fp8") || !strcmp(name, "int8_sq") ? n->rounds
+               : !strcmp(name, "int8_wo")                         ? n->plain
+                                                                  : NULL;
+
+    if (to == n->four && had_awq && strcmp(name, to) != 0 && nrd_str_has_suffix(name, "_awq")) {
+        fprintf(stderr, "nereid quantize: --autoq_format: int4_awq stands for w4a8_awq, too: their weights are the same\n");
+        snprintf(to, MAX_NAME, "int4_awq");
+        return;
+    }
+    n->is_mixable = n->is_mixable && to && !to[0];
+    if (n->is_mixable) {
+        snprintf(to, MAX_NAME, "%s", name);
+    }
+}
+
+/* The format of most modules that --autoq_format names, and that of the others. */
 static nrd_error *take_format(options *o, char most[MAX_NAME])
 {
-    static const char eight[] = "int8_wo";
-    const char *list = o->autoq_format, *comma = list ? strchr(list, ',') : NULL;
+    const char *list = o->autoq_format;
+    named n = {.is_mixable = true};
 
     if (!list) {
         return NULL;
     }
-    if (comma && !strcmp(comma + 1, eight)) {
-        snprintf(most, MAX_NAME, "%.*s", comma - list < MAX_NAME ? (int)(comma - list) : MAX_NAME - 1, list);
+    if (!strchr(list, ',')) {
+        snprintf(most, MAX_NAME, "%s", list);
     } else {
-        const bool last = comma && (size_t)(comma - list) == strlen(eight) && !strncmp(list, eight, strlen(eight));
-        snprintf(most, MAX_NAME, "%s", last ? comma + 1 : list);
-    }
-    o->mixes_inputs = comma && (!strcmp(most, "int8_sq") || !strcmp(most, "fp8"));
-    if (strchr(most, ',') || (comma && !o->mixes_inputs && strncmp(most, "int4_", 5) != 0)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--autoq_format '%s': int8_wo is mixed with a format of 4 bits (int4_awq,int8_wo), with int8_sq or "
-                          "with fp8; of one format of 8 bits (fp8) some modules stay", list);
+        for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+            char name[MAX_NAME];
+            const size_t len = strcspn(at, ",");
+            snprintf(name, sizeof name, "%.*s", len < MAX_NAME ? (int)len : MAX_NAME - 1, at);
+            name_one(&n, name);
+        }
+        if (!n.is_mixable || (n.four[0] && n.rounds[0] && n.plain[0])) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "--autoq_format '%s': a format of 4 bits is mixed with one of 8 (int4_awq,int8_wo or "
+                              "int4_awq,fp8), int8_sq and fp8 with int8_wo; of one format of 8 bits (fp8) some modules stay", list);
+        }
+        o->mixes_inputs = n.rounds[0] && n.plain[0];
+        o->wide_is_fp8 = n.four[0] && !strcmp(n.rounds, "fp8");
+        if (n.four[0] && !strcmp(n.rounds, "int8_sq")) {
+            fprintf(stderr, "nereid quantize: --autoq_format: int8_sq beside 4 bits is int8_wo: inputs keep 16 bits and are not smoothed\n");
+        }
+        snprintf(most, MAX_NAME, "%s", n.four[0] ? n.four : n.rounds[0] ? n.rounds : n.plain);
     }
     if (o->qformat && strcmp(o->qformat, most) != 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "--autoq_format '%s' is not --qformat '%s'; leave one out", list, o->qformat);
@@ -626,7 +662,7 @@ static const nrd_opt rows[] = {
         "4-bit weights with a zero point for each group: more exact, half a bit more in memory"),
     OPT(NUM, "auto_quantize_bits", NULL, auto_bits, "X", NULL,
         "bits a weight in all: the modules where it helps most get 8 bits, of 4-bit formats; of int8_wo, int8_sq and fp8 they stay; beside int8_wo: bits a number of their inputs"),
-    OPT(STR, "autoq_format", NULL, autoq_format, "NAMES", NULL, "the formats for that: one of 4 bits, int8_sq or fp8 and int8_wo, or one"),
+    OPT(STR, "autoq_format", NULL, autoq_format, "NAMES", NULL, "the formats for that: one of 4 bits and int8_wo or fp8, int8_sq or fp8 and int8_wo, or one"),
     OPT(STR, "mixed", NULL, mixed, "auto", NULL, "of 4-bit formats --auto_quantize_bits 5, of int8_wo 9; int8_sq, fp8: --gptq, and inputs of a quarter, a half of the weights keep 16 bits"),
     OPT(STR, "exclude", NULL, exclude, "NAMES", NULL, "modules that stay as they are, with ',' between; * and ? are known"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, NULL, "the LM head too, where it is not the embedding"),

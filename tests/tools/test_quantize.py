@@ -191,7 +191,8 @@ def meant(tensors, is_block):
     *(("llama3", words) for words in ("int8_wo", "int8_sq", "fp8", "int4_gptq", "int4_awq --zero_point", "fp8_pb_wo", "mxfp4", "mxfp8 --gptq",
                                       "nvfp4 --gptq", "fp8 --per_tensor --static_inputs", "int8_sq --per_tensor --static_inputs",
                                       "int8_sq --mixed auto", "fp8 --mixed auto", "int8_sq --autoq_format int8_sq,int8_wo",
-                                      "fp8 --autoq_format fp8,int8_wo --gptq")),
+                                      "fp8 --autoq_format fp8,int8_wo --gptq", "int4_gptq --autoq_format fp8,int4_gptq --mixed auto",
+                                      "w4a8_awq --autoq_format w4a8_awq,fp8 --static_inputs")),
     ("qwen3_moe", "int4_gptq --awq_block_size 18 --auto_quantize_bits 5.5"),
     ("deepseek_v3-plain", "int8_sq"), ("qwen3_moe", "int8_sq"), ("bamba", "int8_sq"), ("qwen3_next", "int8_wo"),
     ("gemma4", "int8_sq"), ("gemma4", "int4_gptq --awq_block_size 8 --exclude down_proj"), ("gemma4-dense", "int8_sq"),
@@ -504,8 +505,10 @@ def put_nan(path):
     (["--output_format", "gptq", "--mixed", "auto"], "with one number of bits"),
     (["--output_format", "gptq", "--kv_cache_dtype", "int8"], "without --kv_cache_dtype"),
     (["--exclude", "*"], "--exclude leaves no linear module to quantize"),
-    (["--autoq_format", "fp8,int4_awq"], "--autoq_format 'fp8,int4_awq': int8_wo is mixed with a format of 4 bits (int4_awq,int8_wo), with int8_sq or with fp8"),
-    (["--autoq_format", "mxfp8,int8_wo"], "--autoq_format 'mxfp8,int8_wo': int8_wo is mixed with a format of 4 bits"),
+    (["--autoq_format", "fp8,int8_sq"], "--autoq_format 'fp8,int8_sq': a format of 4 bits is mixed with one of 8 (int4_awq,int8_wo or int4_awq,fp8)"),
+    (["--autoq_format", "mxfp8,int8_wo"], "--autoq_format 'mxfp8,int8_wo': a format of 4 bits is mixed with one of 8"),
+    (["--autoq_format", "int4_awq,fp8,int8_wo"], "--autoq_format 'int4_awq,fp8,int8_wo': a format of 4 bits is mixed with one of 8"),
+    (["--autoq_format", "int4_awq,"], "--autoq_format 'int4_awq,': a format of 4 bits is mixed with one of 8"),
     (["--autoq_format", "fp8,int8_wo"], "--autoq_format 'fp8,int8_wo' is not --qformat 'int4_awq'; leave one out"),
     (["--autoq_format", "int4_gptq,int8_wo"], "--autoq_format 'int4_gptq,int8_wo' is not --qformat 'int4_awq'; leave one out"),
     (["--autoq_format", "fp8"], "--autoq_format 'fp8' is not --qformat 'int4_awq'; leave one out"),
@@ -624,6 +627,8 @@ def quantize_py(cwd, line, status=0):
     ("--qformat int8_wo --export_format hf --device cpu --device_map auto --decoder_type llama --pp_size 1 --cp_size 1", "compressed-tensors", 1),
     ("--qformat int8_wo --export_format tensorrt_llm --num_medusa_heads 4 --num_medusa_layers 1 --max_draft_len 63 --quant_medusa_head", None, 1),
     ("--autoq_format int4_awq,int8_wo --auto_quantize_bits 5.5 --calib_size 4", "compressed-tensors", 1),
+    ("--autoq_format fp8,int4_awq,w4a8_awq --auto_quantize_bits 5.5 --tp_size 2 --exclude down_proj", None, 2),
+    ("--autoq_format int4_awq,int8_sq --auto_quantize_bits 5.5 --calib_size 4 --batch_size 4", "compressed-tensors", 1),
     ("--autoq_format int8_sq --auto_quantize_bits 10 --calib_size 4 --tp_size 2", None, 2)])
 def test_quantize_py_takes_the_lines_of_the_guides(home, tmp_path, line, method, ranks):
     quantize_py(tmp_path, f"--model_dir {home / 'llama3'} --output_dir q {line}")
@@ -649,7 +654,7 @@ def test_quantize_py_takes_medusa_heads_along(home, tmp_path):
 
 
 @pytest.mark.parametrize("line, status, message", [
-    ("--autoq_format fp8,int4_awq,w4a8_awq --auto_quantize_bits 5 --tp_size 2", 1, "int8_wo is mixed with a format of 4 bits"),
+    ("--autoq_format fp8,int8_sq --auto_quantize_bits 8 --tp_size 2", 1, "a format of 4 bits is mixed with one of 8"),
     ("--qformat w8a8_sq --smoothquant 0.5", 1, "--qformat 'w8a8_sq' is not supported; known are"),
     ("--qformat fp8 --cp_size 2", 1, "--cp_size 2: there is no context parallelism; use --tp_size or --pp_size"),
     ("--qformat int8_sq --export_format onnx", 1, "--export_format is tensorrt_llm or hf, not 'onnx'"),

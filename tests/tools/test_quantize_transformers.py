@@ -26,7 +26,8 @@ IDS = [2, *range(40, 100)]
     "fp8 --gptq", "int8_wo --quantize_lm_head", "int4_awq --exclude down_proj",
     "int4_gptq --awq_block_size 32 --auto_quantize_bits 5.5", "full_prec --kv_cache_dtype int8", "int8_wo --kv_cache_dtype int8",
     "fp8 --kv_cache_dtype fp8", "w4a8_awq", "fp8_pb_wo", "mxfp8", "mxfp4", "nvfp4", "nvfp4 --gptq", "mxfp4 --gptq",
-    "fp8 --per_tensor --static_inputs", "int8_sq --per_tensor --static_inputs", "int8_sq --mixed auto", "fp8 --mixed auto"])
+    "fp8 --per_tensor --static_inputs", "int8_sq --per_tensor --static_inputs", "int8_sq --mixed auto", "fp8 --mixed auto",
+    "int4_awq --autoq_format fp8,int4_awq,w4a8_awq --awq_block_size 32 --mixed auto"])
 def test_transformers_computes_the_same(tmp_path, monkeypatch, words):
     # The library unpacks small groups to bfloat16, which holds numbers of MX as they are and rounds those of NVFP4.
     linear = torch.nn.functional.linear

@@ -465,9 +465,9 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, const n
 {
     nrd_error *err = NULL;
     const bool with_head = f->modules->modules[f->modules->n - 1].layer < 0; /* it is quantized */
-    const bool rounds = s->inputs != NRD_QROUND_NOT;
+    const bool keeps = s->inputs != NRD_QROUND_NOT && !wide->is_float; /* of wide ones, by their notes */
     nrd_qpack_group groups[2] = {{.grid = s->grid, .inputs = s->inputs, .static_inputs = s->static_inputs},
-                                 {.grid = *wide}};
+                                 {.grid = *wide, .inputs = wide->is_float ? NRD_QROUND_E4M3 : NRD_QROUND_NOT, .static_inputs = s->static_inputs}};
     size_t n = 1, n_ignored = 0;
     const char **ignored = NULL;
 
@@ -476,17 +476,17 @@ static nrd_error *put_groups(const nrd_qfolder *f, const nrd_qscheme *s, const n
         nrd_qpack_gptq_config(text, &s->grid, ignored, n_ignored, with_head);
         goto done;
     }
-    if (s->grid.bits != wide->bits || rounds) {
-        NRD_TRY_GOTO(modules_of(f, wide->bits, rounds, &groups[1].targets, &groups[1].n_targets), err, done);
+    if (s->grid.bits != wide->bits || keeps) {
+        NRD_TRY_GOTO(modules_of(f, wide->bits, keeps, &groups[1].targets, &groups[1].n_targets), err, done);
     }
     if (groups[1].n_targets > 0) {
         NRD_TRY_GOTO(modules_of(f, s->grid.bits, false, &groups[0].targets, &groups[0].n_targets), err, done);
         n = 2;
     }
-    const bool mixes = n == 2 && strcmp(s->format, NRD_QPACK_WORDS) != 0;
+    const bool mixes = n == 2 && (strcmp(s->format, NRD_QPACK_WORDS) != 0 || wide->is_float);
     if (mixes) {
         groups[0].format = s->format;
-        groups[1].format = NRD_QPACK_WORDS;
+        groups[1].format = wide->is_float ? NRD_QPACK_FLOATS : NRD_QPACK_WORDS;
     } else if (s->inputs == NRD_QROUND_E4M3 && !s->grid.is_float) {
         groups[0].format = s->format; /* the library takes such a group for unpacked otherwise */
     }

@@ -330,7 +330,7 @@ static nrd_error *begin(nrd_qwork *w, const nrd_qmodules *q, size_t first, size_
         y->module = &q->modules[first + i];
         const bool is_wide = nrd_qmix_is_wide(w->settings->mix, y->module);
         y->grid = is_wide ? w->settings->wide : w->settings->scheme.grid;
-        y->keeps_inputs = is_wide && w->settings->scheme.inputs != NRD_QROUND_NOT;
+        y->keeps_inputs = is_wide && w->settings->scheme.inputs != NRD_QROUND_NOT && !y->grid.is_float;
         if (y->grid.scale_dtype == NRD_DTYPE_NONE) {
             y->grid.scale_dtype = y->module->src->dtype;
         }

@@ -148,7 +148,7 @@ nrd_error *nrd_qpack(nrd_qmath *m, const nrd_qresult_module *y, const char *form
     }
     if (y->grid.is_float && y->grid.bits == 4) {
         NRD_TRY(pack_pairs(y, out, out_n));
-    } else if (!strcmp(format, NRD_QPACK_WORDS) || y->keeps_inputs) {
+    } else if (!y->grid.is_float && (!strcmp(format, NRD_QPACK_WORDS) || y->keeps_inputs)) {
         NRD_TRY(pack_words(m, y, out, out_n));
     } else {
         NRD_TRY(pack_bytes(y, out, out_n));

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #define NRD_QPACK_WORDS "pack-quantized" /* as nrd_qscheme.format */
+#define NRD_QPACK_FLOATS "float-quantized"
 
 typedef struct nrd_qtensor {
     char *name;
