@@ -9,6 +9,7 @@ them, and medians are printed. Folders that are there from before are taken as t
 import argparse
 import json
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -18,9 +19,9 @@ sys.dont_write_bytecode = True  # an installed tree stays as it was installed
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "scripts"))
 import nereid_programs  # noqa: E402
 
-RECIPES = ["full_prec --kv_cache_dtype int8", "int8_sq", "int8_sq --kv_cache_dtype int8", "int8_wo", "fp8 --gptq",
-           "int4_awq --zero_point --auto_quantize_bits 5", "int4_gptq --zero_point", "int4_gptq",
-           "int4_awq --zero_point", "int4_awq --zero_point --awq_block_size 32", "int4_wo"]
+RECIPES = ["full_prec --kv_cache_dtype int8", "int8_sq", "int8_sq --mixed auto", "int8_sq --mixed auto --kv_cache_dtype int8", "int8_wo",
+           "fp8 --mixed auto", "int4_awq --zero_point --auto_quantize_bits 5", "int4_gptq --zero_point", "int4_awq --zero_point",
+           "int4_awq --zero_point --awq_block_size 32", "int4_wo"]
 
 
 def options():
@@ -54,10 +55,10 @@ def nereid(*words):
 def timed(args, folder, words):
     """Tokens a second of one request: its prompt, and its answer behind the first token; and of --sequences answers at a time."""
     file = os.path.join(args.output_dir, "bench.json")
-    cache = ["--kv_cache_dtype", "int8"] if "--kv_cache_dtype int8" in words else []
+    cache = [w for w in re.findall(r"--kv_cache_dtype (\w+)", words) if w == "int8" or args.device != "cpu"]  # a CPU has no cache of E4M3
     floats = ["--compute_dtype", "float32"] if words.startswith("fp8") and args.device == "cpu" else []
     nereid("bench", folder, "--device", args.device, "--max-sequences", args.sequences, "--input_len", args.input_len, "--output_len",
-           args.output_len, "--runs", "2", "--json", file, *cache, *floats, *(["-t", args.threads] if args.threads else []))
+           args.output_len, "--runs", "2", "--json", file, *(["--kv_cache_dtype", *cache] if cache else []), *floats, *(["-t", args.threads] if args.threads else []))
     with open(file, encoding="utf-8") as f:
         figures = json.load(f)
     os.remove(file)
@@ -68,8 +69,7 @@ def timed(args, folder, words):
 def report_of(args, folder, words):
     """What `nereid quantize` measured; quantizes where that is not there yet."""
     file = os.path.join(folder, "report.json")
-    device = "cpu" if "--kv_cache_dtype" in words else args.device  # scales of a cache are calibrated on a CPU
-    given = ["--device", device, *(["--calib_dataset", args.calib_dataset] if args.calib_dataset else []), "--calib_size", args.calib_size,
+    given = ["--device", args.device, *(["--calib_dataset", args.calib_dataset] if args.calib_dataset else []), "--calib_size", args.calib_size,
              *(["--eval_dataset", args.eval_dataset] if args.eval_dataset else []), *(["-t", args.threads] if args.threads else [])]
     for once_more in (True, False):
         if os.path.exists(file):
