@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -76,7 +75,7 @@ def asks_help(words):
 
 # --qformat that nereid convert makes, too; with these options, or with scales of an 8-bit cache, it does not
 PLAIN = (None, "full_prec", "fp8", "int8_wo", "int4_wo")
-ITS_OPTIONS = {"gptq", "per_tensor", "static_inputs", "exclude", "output_format", "autoq_format", "auto_quantize_bits", "mixed"}
+ITS_OPTIONS = {"gptq", "per_tensor", "static_inputs", "exclude", "exclude_modules", "output_format", "autoq_format", "auto_quantize_bits", "mixed"}
 
 
 def take(words, *names):
@@ -119,10 +118,18 @@ def quantize_calibrated(words, out, layout, medusa):
     if tp * pp == 1 and not medusa:
         run("quantize", f"--output_dir={out}", *words)
         return
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(out))) as whole:
-        run("quantize", f"--output_dir={whole}/quantized", *words)
-        run("convert", f"--model_dir={whole}/quantized", f"--output_dir={out}", f"--tp_size={tp}", f"--pp_size={pp}",
-            *medusa)
+    model, _ = take(words, "model_dir", "m")
+    divided = [f"--tp_size={tp}", f"--pp_size={pp}"]
+    whole = os.path.abspath(out) + ".quantized"  # of a name that an interrupted run's next one finds
+    if model:  # what cannot be divided is told before the work, not behind it
+        run("build", f"--checkpoint_dir={model}", f"--output_dir={whole}", "--dry_run", *divided)
+    run("quantize", f"--output_dir={whole}", *words)
+    try:
+        run("convert", f"--model_dir={whole}", f"--output_dir={out}", *divided, *medusa)
+    except SystemExit:
+        print(f"quantize.py: the quantized model is in '{whole}'; nereid convert or build divides it", file=sys.stderr)
+        raise
+    shutil.rmtree(whole)
 
 
 def quantize(words):

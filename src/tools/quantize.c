@@ -664,7 +664,7 @@ static const nrd_opt rows[] = {
         "bits a weight in all: the modules where it helps most get 8 bits, of 4-bit formats; of int8_wo, int8_sq and fp8 they stay; beside int8_wo: bits a number of their inputs"),
     OPT(STR, "autoq_format", NULL, autoq_format, "NAMES", NULL, "the formats for that: one of 4 bits and int8_wo or fp8, int8_sq or fp8 and int8_wo, or one"),
     OPT(STR, "mixed", NULL, mixed, "auto", NULL, "of 4-bit formats --auto_quantize_bits 5, of int8_wo 9; int8_sq, fp8: --gptq, and inputs of a quarter, a half of the weights keep 16 bits"),
-    OPT(STR, "exclude", NULL, exclude, "NAMES", NULL, "modules that stay as they are, with ',' between; * and ? are known"),
+    OPT(STR, "exclude", "--exclude_modules", exclude, "NAMES", NULL, "modules that stay as they are, with ',' between; * and ? are known"),
     OPT(FLAG, "quantize_lm_head", NULL, quantize_lm_head, NULL, NULL, "the LM head too, where it is not the embedding"),
     OPT(STR, "calib_dataset", NULL, calib_dataset, "FILE", "a text that is built in",
         "to calibrate with: a text, or .jsonl with \"text\" in each line"),

@@ -618,7 +618,7 @@ def quantize_py(cwd, line, status=0):
 # what examples/quantization/README.md, the models' README.md and vLLM's guide pass beside --model_dir, with groups and sizes for a small model
 @pytest.mark.parametrize("line, method, ranks", [
     ("--qformat fp8 --kv_cache_dtype fp8", "compressed-tensors", 1),
-    ("--qformat int4_awq --awq_block_size 32 --tp_size 2 --exclude down_proj", None, 2),
+    ("--qformat int4_awq --awq_block_size 32 --tp_size 2 --exclude_modules down_proj", None, 2),
     ("--qformat int8_sq --kv_cache_dtype int8", "compressed-tensors", 1),
     ("--dtype float16 --qformat fp8 --kv_cache_dtype fp8 --calib_size 4 --tp_size 2", None, 2),
     ("--dtype bfloat16 --kv_cache_dtype int8 --calib_size 4", "compressed-tensors", 1),
@@ -642,6 +642,22 @@ def test_quantize_py_takes_the_lines_of_the_guides(home, tmp_path, line, method,
     run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e")
 
 
+def test_quantize_py_of_several_ranks_goes_on(home, tmp_path):
+    line = f"--model_dir {home / 'llama3'} --qformat int8_sq --no_eval --output_dir q --tp_size 2"
+    words = ["quantize", f"--output_dir={tmp_path / 'q.quantized'}", *line.replace("--output_dir q --tp_size 2", "").split()]
+    ended = subprocess.Popen([NEREID, *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    first = tmp_path / "q.quantized/model-00002-of-00004.safetensors"
+    while not first.exists() and ended.poll() is None:
+        time.sleep(0.001)
+    ended.kill()
+    ended.wait()
+    assert first.exists()
+    quantize_py(tmp_path, line)
+    assert not (tmp_path / "q.quantized").exists()
+    quantize_py(tmp_path, line.replace("--output_dir q", "--output_dir once"))
+    assert files(tmp_path / "q") == files(tmp_path / "once") and len(files(tmp_path / "q")) == 2
+
+
 def test_quantize_py_takes_medusa_heads_along(home, tmp_path):
     config = json.loads((home / "llama3/config.json").read_text())
     medusa_heads.write_folder(tmp_path / "heads", 4, 1, config["hidden_size"], config["vocab_size"])
@@ -662,7 +678,8 @@ def test_quantize_py_takes_medusa_heads_along(home, tmp_path):
     ("--qformat int8_sq --calib_dataset cnn_dailymail", 1, "--calib_dataset (a file of text or JSON lines; without the option"),
     ("--qformat int8_sq --calib_dataset .", 1, "'.' is not a regular file"),
     ("--qformat fp8 --nemo_ckpt_path x.nemo", 2, "--nemo_ckpt_path is not supported: export it to Hugging Face first"),
-    ("--qformat int8_sq --tp_size 0", 1, "--tp_size must be a number above 0, got '0'")])
+    ("--qformat int8_sq --tp_size 0", 1, "--tp_size must be a number above 0, got '0'"),
+    ("--qformat int8_sq --tp_size 5", 1, "tp_size 5 must divide num_attention_heads")])
 def test_quantize_py_refuses_with_the_reason(home, tmp_path, line, status, message):
     said = quantize_py(tmp_path, f"--model_dir {home / 'llama3'} --output_dir q {line}", status)
-    assert message in said and "Traceback" not in said and not (tmp_path / "q/config.json").exists()
+    assert message in said and "Traceback" not in said and not list(tmp_path.glob("q*"))
