@@ -40,6 +40,9 @@ static const attn_row table[] = {
     {ON_CPU, 96, {MIXED, PREFILL, FEW, DECODE}, 4, {{3, 3}, {1, 4}, {4, 1}}, {64, 16, 48, 20}, {32, 16, 24}, {2, 4}, 90,
      40, 0, false, true},
     {ON_CPU, 8, {DECODE, FEW}, 2, {{3, 3}, {1, 4}, {2, 3}}, {64, 256, 32}, {32, 16, 8}, {2, 3}, 1700, 0, 0, false, false},
+    /* prompts of many tiles, in chunks, beside single tokens and short ones, by tasks of parts of the context */
+    {ON_CPU, 6, {CHUNKS, LEADING, PREFILL}, 3, {{1, 3}, {1, 9}, {1, 17}}, {64, 80, 32}, {32, 24, 16}, {1, 3}, 1200, 300, 0, false,
+     false},
     {ON_CUDA, 160, {DECODE, PREFILL, MIXED, FEW, LEADING}, 5, {{0}}, {64, 128, 256, 80}, {16, 32, 64}, {1, 5}, 300, 150, 0, false,
      true},
     {ON_CUDA, 6, {DECODE, PREFILL}, 2, {{0}}, {64, 128, 256}, {16, 32, 64}, {1, 3}, 3000, 0, 0, false, false},
@@ -574,16 +577,24 @@ static double cache_step(nrd_dtype kv)
     return kv == NRD_DTYPE_F32 ? 0 : kv == NRD_DTYPE_F16 ? 2e-3 : kv == NRD_DTYPE_BF16 ? 1.6e-2 : 5.1e-2;
 }
 
+/* A matrix unit takes so many new tokens of a sequence: two bfloat16 for each number. */
+enum { UNIT_FROM = 32 };
+static bool on_unit(const attn_made *m, const target *t, int32_t n)
+{
+    const attn_case *c = &m->c;
+    return has_unit(t) && n >= UNIT_FROM && c->dim % 16 == 0 && !c->tree && !c->deterministic && !c->alibi && !c->rel_bias;
+}
+
 /* Softmax weights sum to one: errors of scores (dim roundings) and of e^x enter relatively. The cache may round K
  * and V of this step to the neighbour: half a step of its type. Elsewhere P is rounded to the 16-bit type of the
  * tensor cores; with f8_products Q and P have four bits each. */
-static limit attention_limit(const attn_made *m)
+static limit attention_limit(const attn_made *m, const target *t)
 {
     const double step = cache_step(m->c.kv_type);
 
     if (kind->is_exact) {
         return (limit){
-            2e-5 + step +
+            (on_unit(m, t, UNIT_FROM) ? 1e-4 : 2e-5) + step +
                 (m->c.out == kind->eight ? eight_step(m->want, m->n_looked * width_of(&m->c)) : 0),
             1e-5, 0};
     }
@@ -605,23 +616,24 @@ static void compare_looked(const attn_made *m, const target *t, const float *out
     if (!written) {
         verdict(t, "an element was not written", false);
     }
-    compare(t, "", got, m->want, m->n_looked * width, attention_limit(m));
+    compare(t, "", got, m->want, m->n_looked * width, attention_limit(m, t));
 }
 
-/* The last new token of a sequence alone gives the same bits. */
+/* The last new token of a sequence alone gives the same bits; on a matrix unit as many as that takes. */
 static void last_alone(const attn_made *m, const target *t, const nrd_attention_args *of,
                        const float *out)
 {
     const attn_step *st = &m->steps[1];
-    const int32_t s = rnd_in(0, m->c.n_seqs - 1), last = st->q_start[s + 1] - 1, start[2] = {0, 1},
-                  zero = 0;
+    const int32_t s = rnd_in(0, m->c.n_seqs - 1), fresh = st->q_start[s + 1] - st->q_start[s],
+                  n = on_unit(m, t, fresh) ? UNIT_FROM : 1, last = st->q_start[s + 1] - n,
+                  start[2] = {0, n}, zeros[UNIT_FROM] = {0};
     const int64_t width = width_of(&m->c);
-    const nrd_batch_view one = {.n_tokens = 1,
+    const nrd_batch_view one = {.n_tokens = n,
                                 .n_seqs = 1,
-                                .max_q_len = 1,
+                                .max_q_len = n,
                                 .max_ctx_len = st->ctx[s],
                                 .positions = &st->pos[last],
-                                .token_seq = &zero,
+                                .token_seq = zeros,
                                 .q_start = start,
                                 .ctx_len = &st->ctx[s],
                                 .block_table = st->table + (int64_t)s * st->stride,
@@ -631,10 +643,10 @@ static void last_alone(const attn_made *m, const target *t, const nrd_attention_
 
     a.batch = &v;
     a.q = (const char *)of->q + nrd_row_bytes(m->c.act, row_of(&m->c)) * (size_t)last;
-    a.out = dev_out(t, (size_t)width * 4);
+    a.out = dev_out(t, (size_t)(n * width) * 4);
     ok(t->ops->attention(t->s, &a));
-    same_bytes(t, "a token alone", dev_rows(t, NRD_DTYPE_F32, a.out, NULL, 1, width),
-               out + last * width, (size_t)width * 4);
+    same_bytes(t, n > 1 ? "last tokens alone" : "a token alone", dev_rows(t, NRD_DTYPE_F32, a.out, NULL, n, width),
+               out + last * width, (size_t)(n * width) * 4);
 }
 
 /* What the cache holds of step 1's tokens. */

@@ -427,7 +427,7 @@ static nrd_error *cpu_attention(nrd_stream *s, const nrd_attention_args *args)
     nrd_cpu_cmd *c;
 
     NRD_TRY(nrd_attention_check(&a));
-    bool shares = nrd_attention_cpu_shares(&a, nrd_threads_size(s->dev->threads));
+    bool shares = nrd_attention_cpu_shares(&a, s->dev->k, nrd_threads_size(s->dev->threads));
     if (s->n == MAX_COMMANDS) { /* here, so that new_command does not empty the list */
         NRD_TRY(cpu_stream_sync(s));
     }

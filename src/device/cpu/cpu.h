@@ -110,7 +110,7 @@ nrd_error *nrd_head_squares_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 /* Whether the command may use c->prefix: common beginnings of at least NRD_ATTN_MIN_SHARED tokens. */
 enum { NRD_ATTN_MIN_SHARED = 128 };
-bool nrd_attention_cpu_shares(const nrd_attention_args *a, int n_threads);
+bool nrd_attention_cpu_shares(const nrd_attention_args *a, const nrd_cpu_kernels *k, int n_threads);
 nrd_error *nrd_latent_kv_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_latent_attention_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;
 nrd_error *nrd_act_cpu(nrd_cpu_cmd *c, int n_threads) NRD_MUST_USE;

@@ -4,6 +4,9 @@
 #include "device/cpu/simd.h" /* switches the instruction set on */
 
 #include "device/ops/attention_cpu.h"
+#if NRD_ISA >= 4
+#include "device/ops/attention_amx.h"
+#endif
 #include "device/ops/lora_cpu.h"
 #include "device/ops/peak_cpu.h"
 #include "device/ops/rows_cpu.h"
@@ -14,6 +17,7 @@ const nrd_cpu_kernels NRD_KERNELS = {
     .name = NRD_KERNELS_NAME,
     .linear = &NRD_LINEAR_KERNELS,
 #if NRD_ISA >= 4
+    .attention_mx = attention_mx,
     .peak_bf16 = peak_bf16,
     .bf16_ops = PEAK_BF16_OPS,
 #endif

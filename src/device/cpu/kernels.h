@@ -16,6 +16,8 @@
  * shared_chunks in common: their state after these is left in `state`. Without, a tile of one
  * sequence whose state is given goes on behind them. */
 enum { NRD_ATTN_CHUNK_TOKENS = 64, NRD_ATTN_SPLIT_CHUNKS = 16, NRD_ATTN_TILE_ROWS = 64 };
+/* On a matrix unit: rows of a tile, and new tokens of a sequence from which on it takes them. */
+enum { NRD_ATTN_MX_ROWS = 256, NRD_ATTN_MX_FROM = 32 };
 typedef struct nrd_attn_tile {
     const nrd_attention_args *a;
     int32_t seq, kv_head;
@@ -25,10 +27,17 @@ typedef struct nrd_attn_tile {
     int32_t shared_chunks;
     float *state;                   /* [n_seqs, all query heads, 2 * head_dim + 4]; or NULL */
     int32_t from_split, to_split;   /* of the cache */
-    float *scratch;                 /* (2 * head_dim + 64 + the larger of head_dim and 64) * R floats */
+    float *scratch;                 /* (2 * head_dim + 64 + the larger of head_dim and 64) * R floats; or see below */
     float *total;                   /* [R, head_dim] not yet divided by total_sum */
     float *total_max, *total_sum;   /* [R] */
 } nrd_attn_tile;
+
+/* Floats that attention_mx works in: R as above. */
+static inline size_t nrd_attn_mx_floats(int32_t head_dim, int32_t rows)
+{
+    const size_t steps = (size_t)(head_dim + 31) / 32, cols = (size_t)head_dim / 16;
+    return 256 * (12 + 8 * steps + 4 * cols + (size_t)rows / 16 * (2 * steps + cols + 1));
+}
 
 enum { NRD_LORA_DOT_TOKENS = 4 };
 
@@ -57,6 +66,8 @@ typedef struct nrd_cpu_kernels {
     void (*lora_add)(nrd_dtype t, const void *b, int64_t b_stride, int32_t rank, const float *h, int64_t h_stride,
                      int32_t n_tokens, int64_t n, float *y, int64_t y_stride);
     void (*attention_tile)(const nrd_attn_tile *w);
+    /* The same of up to NRD_ATTN_MX_ROWS rows, without a state, tree, alibi or rel_bias. Bits of its own. NULL: no matrix unit. */
+    void (*attention_mx)(const nrd_attn_tile *w);
     void (*attention_merge)(int rows, int32_t dim, float *tm, float *tl, float *t, const float *m, const float *l,
                             const float *o);
     /* Layers with a state: channels [from, from + n), n up to 16, of one sequence that has tokens; a head of one; a token.

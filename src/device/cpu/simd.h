@@ -221,6 +221,12 @@ NRD_INLINE int vf_store_i8(void *p, vf x)
 /* Pairs of bf16 as they lie in a tile: even and odd members. */
 NRD_INLINE vf vi_bf16_even(vi x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
 NRD_INLINE vf vi_bf16_odd(vi x) { return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u))); }
+/* The upper halves of two vectors as such pairs. */
+NRD_INLINE vi vi_bf16_pairs(vi even, vi odd)
+{
+    const vi high = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
+    return _mm512_mask_shuffle_epi8(odd, 0x3333333333333333u, even, high);
+}
 
 NRD_INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
 NRD_INLINE void vi_store(void *p, vi v) { _mm512_storeu_si512(p, v); }

@@ -7,7 +7,10 @@
  *
  * Sequences with one new token and a common beginning (device/cpu/prefix.h) sit in one tile for that:
  * phase 0 leaves their rows' state behind the common chunks, phase 1 goes on with each of them. The
- * block table is read when the command is enqueued. */
+ * block table is read when the command is enqueued.
+ *
+ * Where there is a matrix unit it takes sequences of many new tokens, and tiles are as large as it likes; other sequences
+ * beside them go through theirs in smaller ones. */
 #include "device/cpu/cpu.h"
 
 #include <math.h>
@@ -20,7 +23,8 @@ enum {
 
 /* i: 0 heads of a tile, 1 tokens of a tile, 2 head tiles of a KV head, 3 token tiles of a sequence,
  * 4 splits that are tasks (0: none), 5 output needs a row-wise pass, 6 sequences of a shared tile,
- * 7 tiles of a task (neighbours, so that each can ask for the next one's cache), 8 tiles. */
+ * 7 tiles of a task (neighbours, so that each can ask for the next one's cache), 8 tiles, 9 tokens of a tile that is not
+ * the matrix unit's, where some are (0: none). */
 typedef struct place {
     int32_t seq, kv_head, head, n_heads, token, n_tokens;
 } place;
@@ -45,10 +49,10 @@ static bool find_tile(const nrd_cpu_cmd *c, int32_t tile, place *p)
     return p->n_tokens > 0;
 }
 
-/* Rows of a tile, in whole vectors. */
+/* Rows of a tile, in whole vectors; and room for what smaller ones that follow each other round up to. */
 static int32_t tile_rows(const nrd_cpu_cmd *c)
 {
-    return (c->i[0] * c->i[1] + ROWS - 1) / ROWS * ROWS;
+    return (c->i[0] * c->i[1] + ROWS - 1) / ROWS * ROWS + (c->i[9] ? ROWS : 0);
 }
 
 /* Floats of a partial result: rows x head_dim, maxima, sums. */
@@ -61,7 +65,9 @@ static size_t partial_floats(const nrd_cpu_cmd *c)
 static size_t tile_floats(const nrd_cpu_cmd *c)
 {
     int32_t dim = c->u.attention.kv.head_dim;
-    return (size_t)tile_rows(c) * (size_t)(2 * dim + 64 + (dim > 64 ? dim : 64));
+    size_t n = (size_t)tile_rows(c) * (size_t)(2 * dim + 64 + (dim > 64 ? dim : 64));
+    size_t mx = c->i[9] ? nrd_attn_mx_floats(dim, tile_rows(c)) : 0;
+    return n > mx ? n : mx;
 }
 
 static void finish(const nrd_cpu_run *r, const nrd_cpu_cmd *c, const place *p, float *total, const float *max,
@@ -138,20 +144,30 @@ static void run_tile(nrd_cpu_run *r, const nrd_cpu_cmd *c, float *partials, int3
     if (!find_tile(c, split ? task / c->i[4] : task, &p)) {
         return;
     }
+    const bool mx = c->i[9] && a->batch->q_start[p.seq + 1] - a->batch->q_start[p.seq] >= NRD_ATTN_MX_FROM;
+    const int32_t end = p.token + p.n_tokens, step = mx || !c->i[9] ? p.n_tokens : c->i[9];
     float *total = split ? partials + (size_t)task * partial_floats(c) : scratch + tile_floats(c);
-    nrd_attn_tile t = {
-        .a = a, .seq = p.seq, .kv_head = p.kv_head, .head = p.head, .n_heads = p.n_heads,
-        .token = p.token, .n_tokens = p.n_tokens,
-        .from_split = split ? task % c->i[4] : 0, .to_split = split ? task % c->i[4] + 1 : INT32_MAX / 64,
-        .scratch = scratch, .total = total, .total_max = total + rows * dim, .total_sum = total + rows * (dim + 1),
-    };
-    if (c->prefix && c->prefix->group_of[p.seq] >= 0) {
-        t.state = partials;
-        t.shared_chunks = shared_chunks(c, &c->prefix->groups[c->prefix->group_of[p.seq]]);
-    }
-    r->k->attention_tile(&t);
-    if (!split) {
-        finish(r, c, &p, total, t.total_max, t.total_sum);
+    float *max = total + rows * dim, *sum = max + rows;
+    for (; p.token < end; p.token += step) {
+        p.n_tokens = end - p.token < step ? end - p.token : step;
+        nrd_attn_tile t = {
+            .a = a, .seq = p.seq, .kv_head = p.kv_head, .head = p.head, .n_heads = p.n_heads,
+            .token = p.token, .n_tokens = p.n_tokens,
+            .from_split = split ? task % c->i[4] : 0, .to_split = split ? task % c->i[4] + 1 : INT32_MAX / 64,
+            .scratch = scratch, .total = total, .total_max = max, .total_sum = sum,
+        };
+        if (c->prefix && c->prefix->group_of[p.seq] >= 0) {
+            t.state = partials;
+            t.shared_chunks = shared_chunks(c, &c->prefix->groups[c->prefix->group_of[p.seq]]);
+        }
+        (mx ? r->k->attention_mx : r->k->attention_tile)(&t);
+        if (!split) {
+            finish(r, c, &p, total, max, sum);
+        } else { /* the next rows follow */
+            total += p.n_tokens * p.n_heads * dim;
+            max += p.n_tokens * p.n_heads;
+            sum += p.n_tokens * p.n_heads;
+        }
     }
 }
 
@@ -180,12 +196,17 @@ static void run(nrd_cpu_run *r, nrd_cpu_cmd *c, int phase, int32_t task)
             return;
         }
         float *total = partials + (size_t)task * (size_t)c->i[4] * partial_floats(c);
+        const int32_t rows = tile_rows(c), present = p.n_tokens * p.n_heads;
         for (int32_t s = 1; s < c->i[4]; s++) {
             const float *part = total + (size_t)s * partial_floats(c);
-            r->k->attention_merge(p.n_tokens * p.n_heads, dim, total + ROWS * dim, total + ROWS * (dim + 1), total,
-                                  part + ROWS * dim, part + ROWS * (dim + 1), part);
+            for (int32_t at = 0; at < present; at += ROWS) {
+                float *max = total + rows * dim + at;
+                const float *part_max = part + rows * dim + at;
+                r->k->attention_merge(present - at < ROWS ? present - at : ROWS, dim, max, max + rows, total + at * dim, part_max,
+                                      part_max + rows, part + at * dim);
+            }
         }
-        finish(r, c, &p, total, total + ROWS * dim, total + ROWS * (dim + 1));
+        finish(r, c, &p, total, total + rows * dim, total + rows * (dim + 1));
         return;
     }
     int32_t from = task * c->i[7], to = from + c->i[7];
@@ -222,9 +243,30 @@ static int32_t tile_tokens(const nrd_attention_args *a, int n_threads, bool shar
     return best;
 }
 
+static bool takes_unit(const nrd_attention_args *a, const nrd_cpu_kernels *k)
+{
+    const nrd_batch_view *b = a->batch;
+    return k->attention_mx && b->max_q_len >= NRD_ATTN_MX_FROM && !a->deterministic && !b->tree_mask && !a->alibi && !a->rel_bias;
+}
+
+/* Of the matrix unit: as many as it takes rows, which share what is made of the cache, with four tiles a thread left or a quarter
+ * of the rows. All of about the same size. */
+static int32_t unit_tokens(const nrd_attention_args *a, int n_threads, int32_t heads, int32_t tiles)
+{
+    const int32_t q = a->batch->max_q_len;
+    int32_t n = NRD_ATTN_MX_ROWS / heads, least = n / 4;
+
+    while (n / 2 >= least && (q + n - 1) / n * tiles < 4 * n_threads) {
+        n /= 2;
+    }
+    n = (q + n - 1) / n;
+    return (q + n - 1) / n;
+}
+
 /* Tiles, and in *splits how many tasks each becomes; 0: it stays one. shared: sequences may have a beginning in
- * common. */
-static int32_t count_tiles(const nrd_attention_args *a, int n_threads, bool shared, int32_t i[4], int32_t *splits)
+ * common. i: as a command's. */
+static int32_t count_tiles(const nrd_attention_args *a, const nrd_cpu_kernels *k, int n_threads, bool shared, int32_t i[10],
+                           int32_t *splits)
 {
     const nrd_batch_view *b = a->batch;
     int32_t group = a->n_heads / a->kv.n_kv_heads;
@@ -232,6 +274,11 @@ static int32_t count_tiles(const nrd_attention_args *a, int n_threads, bool shar
     i[0] = group < ROWS ? group : ROWS;
     i[1] = tile_tokens(a, n_threads, shared, i[0]);
     i[2] = (group + i[0] - 1) / i[0];
+    i[9] = 0;
+    if (takes_unit(a, k)) {
+        i[9] = ROWS / i[0];
+        i[1] = unit_tokens(a, n_threads, i[0], b->n_seqs * a->kv.n_kv_heads * i[2]);
+    }
     i[3] = (b->max_q_len + i[1] - 1) / i[1];
     int32_t tiles = b->n_seqs * i[3] * a->kv.n_kv_heads * i[2];
     /* Groups of 16 tokens in the longest context; short blocks leave lanes unused. */
@@ -241,16 +288,16 @@ static int32_t count_tiles(const nrd_attention_args *a, int n_threads, bool shar
     return tiles;
 }
 
-bool nrd_attention_cpu_shares(const nrd_attention_args *a, int n_threads)
+bool nrd_attention_cpu_shares(const nrd_attention_args *a, const nrd_cpu_kernels *k, int n_threads)
 {
     const nrd_batch_view *b = a->batch;
-    int32_t i[4], splits;
+    int32_t i[10], splits;
 
     if (b->n_seqs < 2 || b->n_tokens == 0 || b->max_ctx_len <= NRD_ATTN_MIN_SHARED || b->tree_mask || a->window > 0 ||
         a->kv.block_tokens % NRD_KV_GROUP || a->kv.head_dim % 16 || a->n_heads / a->kv.n_kv_heads > ROWS / 2) {
         return false;
     }
-    (void)count_tiles(a, n_threads, true, i, &splits);
+    (void)count_tiles(a, k, n_threads, true, i, &splits);
     return splits == 0;
 }
 
@@ -277,7 +324,7 @@ nrd_error *nrd_attention_cpu(nrd_cpu_cmd *c, int n_threads)
         c->scratch_bytes = nrd_attention_ref_bytes(a);
         return NULL;
     }
-    int32_t splits, tiles = count_tiles(a, n_threads, c->prefix != NULL, c->i, &splits);
+    int32_t splits, tiles = count_tiles(a, c->k, n_threads, c->prefix != NULL, c->i, &splits);
     size_t shared = 0;
 
     a->window += a->window > 0 ? a->ahead : 0; /* the kernel counts it from the last token that a row sees */

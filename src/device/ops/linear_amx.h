@@ -38,12 +38,8 @@ enum { MX_T = NRD_LINEAR_MX_TOKENS, MX_STEP = 1024 }; /* bytes of 16 rows or tok
 /* Two numbers of each row to the nearest bfloat16, ties away from zero. */
 NRD_INLINE vi mx_pairs(vf even, vf odd)
 {
-    static const uint8_t high[64] = {2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15, 2, 3, 2, 3, 6, 7,
-                                     6, 7, 10, 11, 10, 11, 14, 15, 14, 15, 2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11,
-                                     14, 15, 14, 15, 2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15};
     const vi half = vi_set1_32(0x8000);
-    return _mm512_mask_shuffle_epi8(vi_add(_mm512_castps_si512(odd), half), 0x3333333333333333u,
-                                    vi_add(_mm512_castps_si512(even), half), vi_load(high));
+    return vi_bf16_pairs(vi_add(_mm512_castps_si512(even), half), vi_add(_mm512_castps_si512(odd), half));
 }
 
 /* The bits `mask` of byte i of every 4 as a float, plus 256: below a one of that exponent. */
