@@ -51,6 +51,8 @@ static const attn_row table[] = {
      false, false},
     /* sequences without memory among prompts, behind prompts on all multiprocessors that left anything in shared memory */
     {ON_CUDA, 32, {MIXED}, 1, {{8, 4}, {8, 4}, {8, 4}}, {128, 64}, {64, 32}, {14, 14}, 150, 0, 0, false, false},
+    /* so many short prompts that a block does all rows of one with a KV head, over tiles that it brings once */
+    {ON_CUDA | LARGE, 14, {PREFILL, LEADING, CHUNKS}, 3, {{16, 4}, {24, 3}, {32, 2}}, {64, 128, 96}, {64}, {14, 18}, 260, 200, 0, false, false},
     /* prompts of so many tokens with so few heads that rope_kv takes all of a run in a block */
     {ON_CUDA, 12, {PREFILL, LEADING, MIXED}, 3, {{3, 3}, {1, 4}, {2, 2}}, {64, 128}, {64, 16}, {32, 40}, 900, 200, 0, false, false},
     /* single tokens as the kernel for few multiprocessors takes them, alone and beside prompts */

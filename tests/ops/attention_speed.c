@@ -54,6 +54,8 @@ static const attn_speed table[] = {
     {ON_CUDA, LLAMA, 2048, 128, true, .n_prompts = 0},
     {ON_CUDA, LLAMA, .n_prompts = 16, .q_len = 128, .prompt_ctx = 128},
     {ON_CUDA, LLAMA, .n_prompts = 20, .q_len = 101, .prompt_ctx = 107},
+    {ON_CUDA, LLAMA, .n_prompts = 64, .q_len = 128, .prompt_ctx = 128},
+    {ON_CUDA, LLAMA, .n_prompts = 32, .q_len = 256, .prompt_ctx = 256},
     {ON_CUDA, LLAMA, .n_prompts = 1, .q_len = 2048, .prompt_ctx = 2048},
     {ON_CUDA, LLAMA, .n_prompts = 4, .q_len = 512, .prompt_ctx = 2048},
     {ON_CUDA, LLAMA, .n_prompts = 1, .q_len = 8192, .prompt_ctx = 8192},

@@ -158,7 +158,7 @@ static const struct share_costs {
     double beside;  /* how much longer the ring takes beside prompts */
     double in_turn; /* how much longer both take one after the other than memory and multiprocessors do */
     int spare;      /* multiprocessors more than memory can feed that still pay */
-} of_short = {4.3e12, 5.7e-6, 0.26e-6, 1.15, 1.25, 6}, of_long = {3.8e12, 0, 0, 1, 1, SHARE_STEP};
+} of_short = {4.3e12, 3.3e-6, 0.26e-6, 1.15, 1.25, 6}, of_long = {3.8e12, 0, 0, 1, 1, SHARE_STEP};
 
 static double single_bytes(const nrd_attention_args *a)
 {

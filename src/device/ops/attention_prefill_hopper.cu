@@ -4,8 +4,9 @@
  * Shapes    rows = new tokens x heads of a KV head; head_dim 64, 96 or 128; cache bf16 or fp16, the activations'
  *           type, or F8 (turned into fp16 on its way to the ring, or multiplied as it is); blocks of 64 tokens.
  *           Ragged batches, window, sinks, softcap.
- * Work      128 rows of a (sequence, KV head) are a piece of work, cut as attention_prefill.cu cuts them.
- *           One block a multiprocessor takes pieces, a sequence's longest first, until none is left. Three
+ * Work      128 rows of a (sequence, KV head) are a piece of work, cut as attention_prefill.cu cuts them; of
+ *           short prompts several that read the same tiles, brought once, are an item.
+ *           One block a multiprocessor takes items, a sequence's longest first, until none is left. Three
  *           warpgroups: one (attention_prefill_hopper.cuh) finds the pieces and brings their rows of Q and
  *           their tiles of 64 tokens (a block of the cache is the tile: two bulk copies) into a ring of
  *           four, ahead into the next piece; two compute 64 rows each. While a computing warpgroup's
@@ -48,7 +49,8 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
     float scale[2], mul[2]; /* of a row of Q and its keys; of its scores in the exponent */
     int cur = 0, next_n = 0; /* the piece; pieces whose Q was taken */
     int at = 0;          /* tiles before this one */
-    int i, n_tiles, next_tiles, seen_from, seen_to;
+    int i, n_tiles, seen_from, seen_to;
+    uint32_t back;       /* barriers that learn of tiles that were used */
     uint32_t q[F8 ? 1 : NK][4], p[NP], pair[F8 ? NP : 1][2]; /* pair: F8's weights as exchanged, before p may be written */
     float s[2][NJ * 4], o[ND * 4], part[F8 ? ND * 4 : 1], top[2], sum[2]; /* part: F8's sum of the last tiles */
 
@@ -120,8 +122,7 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
     {
         const int slot = next_n % H_PIECES;
         mbar_wait(smem_u32(front->found + slot), (uint32_t)(next_n / H_PIECES) & 1);
-        next_tiles = front->work[slot].n_tiles;
-        if (next_tiles == 0) {
+        if (front->work[slot].n_tiles == 0) {
             return false;
         }
         scale[0] = scale[1] = k_scale_of(a, front->work[slot].kvh);
@@ -144,7 +145,9 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
     __device__ __forceinline__ void begin_piece()
     {
         i = 0;
-        n_tiles = next_tiles;
+        n_tiles = front->work[cur % H_PIECES].n_tiles;
+        at = front->work[cur % H_PIECES].at;
+        back = smem_u32(front->work[cur % H_PIECES].keeps ? front->nobody : front->empty);
         seen_from = front->work[cur % H_PIECES].seen_from;
         seen_to = capped ? 0 : front->work[cur % H_PIECES].seen_to;
 #pragma unroll
@@ -303,46 +306,68 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
     __device__ __forceinline__ void release(int tile) const
     {
         if (threadIdx.x % 128 == 0) {
-            mbar_arrive(smem_u32(front->empty + tile % H_STAGES));
+            mbar_arrive(back + tile % H_STAGES * 8);
         }
     }
 
     __device__ __forceinline__ void store_rows()
     {
         const hopper_work &w = front->work[cur % H_PIECES];
-        const int n_rows = w.n_rows, row0 = w.row0, q0 = w.q0, head0 = w.kvh * a.group;
         const float v_scale = v_scale_of(a, w.kvh);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
             sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
             const int r = first_row + g + 8 * h;
-            if (r < n_rows) {
-                const int64_t tok = q0 + (row0 + r) / a.group, head = head0 + (row0 + r) % a.group;
-                const float inv = sum[h] > 0.0f ? fast_div(v_scale, with_sink<true>(a, (int)head, top[h] - RAISE, sum[h])) : 0.0f;
-                store_row(h, (tok * a.n_heads + head) * HD + 2 * t, inv);
-            }
+            const int to = front->rows[cur % H_PIECES][r].out, head = a.sink_logits ? to % a.n_heads : 0;
+            const float inv = sum[h] > 0.0f ? fast_div(v_scale, with_sink<true>(a, head, top[h] - RAISE, sum[h])) : 0.0f;
+            store_row(h, (int64_t)to * HD, inv, r < w.n_rows);
         }
         __syncwarp();
         if (lane == 0) {
             mbar_arrive(smem_u32(front->taken + cur % H_PIECES));
         }
     }
-    __device__ __forceinline__ void store_row(int h, int64_t to, float inv) const
+    /* Four threads' four words each: word x of thread t becomes word t of thread x. */
+    __device__ __forceinline__ void turn(uint32_t (&u)[4]) const
+    {
+#pragma unroll
+        for (int bit = 1; bit <= 2; bit *= 2) {
+#pragma unroll
+            for (int x = 0; x < 4; x++) {
+                if (!(x & bit)) {
+                    const uint32_t got = __shfl_xor_sync(0xffffffffu, t & bit ? u[x] : u[x | bit], bit);
+                    u[x] = t & bit ? got : u[x];
+                    u[x | bit] = t & bit ? u[x | bit] : got;
+                }
+            }
+        }
+    }
+    /* Row h of the thread's two, times inv, to element `to` on; all threads come here. */
+    __device__ __forceinline__ void store_row(int h, int64_t to, float inv, bool is_there) const
     {
         if (a.o_dtype == NRD_DTYPE_F32) {
 #pragma unroll
-            for (int d = 0; d < ND; d++) {
-                *(float2 *)((float *)a.out + to + 8 * d) =
+            for (int d = 0; d < ND && is_there; d++) {
+                *(float2 *)((float *)a.out + to + 8 * d + 2 * t) =
                     make_float2(o[4 * d + 2 * h] * inv, o[4 * d + 2 * h + 1] * inv);
             }
             return;
         }
+        /* Four threads have eight neighbours, two each: of four such units each takes one whole, 16 bytes. */
         const bool bf = a.o_dtype == NRD_DTYPE_BF16;
 #pragma unroll
-        for (int d = 0; d < ND; d++) {
-            const float x = o[4 * d + 2 * h] * inv, y = o[4 * d + 2 * h + 1] * inv;
-            *(uint32_t *)((uint16_t *)a.out + to + 8 * d) = bf ? pack2<true>(x, y) : pack2<false>(x, y);
+        for (int d = 0; d < ND; d += 4) {
+            uint32_t u[4];
+#pragma unroll
+            for (int x = 0; x < 4; x++) {
+                const float lo = o[4 * (d + x) + 2 * h] * inv, hi = o[4 * (d + x) + 2 * h + 1] * inv;
+                u[x] = bf ? pack2<true>(lo, hi) : pack2<false>(lo, hi);
+            }
+            turn(u);
+            if (is_there) {
+                *(uint4 *)((uint16_t *)a.out + to + 8 * (d + t)) = make_uint4(u[0], u[1], u[2], u[3]);
+            }
         }
     }
 
@@ -470,7 +495,7 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
             piece();
             more = take_q();
             start_o(at - 1);
-            start_s<0>(more ? at : at - 1); /* at the end of all nobody needs it */
+            start_s<0>(more ? front->work[(cur + 1) % H_PIECES].at : at - 1); /* at the end of all nobody needs it */
             wg_wait<0>();
             hold_o();
             wg_hold<NJ * 4>(s[0]);
@@ -483,7 +508,7 @@ template <typename T, nrd_dtype KIND, int HD> struct hopper_rows {
 
 template <typename T, typename C, nrd_dtype KIND, int HD>
 static __global__ void __launch_bounds__(H_THREADS, 1)
-    attention_prefill_hopper_kernel(attn_params a, int s0, int n_slots, int *counters)
+    attention_prefill_hopper_kernel(attn_params a, int s0, int rows, int n_slots, int *counters)
 {
 #ifdef NRD_SM90A
     constexpr int ELEM = KIND == NRD_DTYPE_F8_E4M3 ? 1 : 2;
@@ -495,12 +520,13 @@ static __global__ void __launch_bounds__(H_THREADS, 1)
         for (int i = 0; i < H_STAGES; i++) {
             mbar_init(smem_u32(front->full + i), 1);
             mbar_init(smem_u32(front->empty + i), 2);
+            mbar_init(smem_u32(front->nobody + i), 2);
         }
         for (int i = 0; i < H_PIECES; i++) {
             mbar_init(smem_u32(front->found + i), 1);
             mbar_init(smem_u32(front->taken + i), H_WARPS);
         }
-        mbar_init(smem_u32(&front->q_full), 1);
+        mbar_init(smem_u32(&front->q_full), 128);
         mbar_init(smem_u32(&front->q_empty), H_WARPS);
         mbar_init(smem_u32(&front->alone), 1);
         for (int i = 0; i < H_RAW; i++) {
@@ -514,26 +540,42 @@ static __global__ void __launch_bounds__(H_THREADS, 1)
     if (threadIdx.x < 128) {
         /* with twice the others' 3 x 168, what the launch took */
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGS));
-        hopper_bringer<T, C, HD, ELEM>(a, raw).run(s0, n_slots, counters);
+        hopper_bringer<T, C, HD, ELEM>(a, raw).run(s0, rows, n_slots, counters);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((504 - REGS) / 2));
         hopper_rows<T, KIND, HD>(a, raw).run();
     }
 #else
-    (void)a, (void)s0, (void)n_slots, (void)counters;
+    (void)a, (void)s0, (void)rows, (void)n_slots, (void)counters;
 #endif
+}
+
+/* Rows of an item: of short prompts all, since their pieces read the same few tiles; but there must be items for all blocks. */
+static int item_rows(const attn_params &p, int n_tokens, int s0, int n_blocks)
+{
+    const int64_t all = (int64_t)(n_tokens - s0) * p.group, seqs = p.n_seqs - s0;
+    int64_t pieces = (all / seqs + H_ROWS - 1) / H_ROWS;
+
+    if (n_tokens - s0 > seqs * H_STAGES * H_TILE) {
+        return H_ROWS;
+    }
+    while (pieces > 1 && (all / (pieces * H_ROWS) + seqs / 2) * p.g.n_kv < 2 * n_blocks) {
+        pieces--;
+    }
+    return (int)pieces * H_ROWS;
 }
 
 template <typename T, typename C, nrd_dtype KIND, int HD>
 static nrd_error *hopper_launch(nrd_stream *s, const attn_params &p, int n_tokens, int s0,
                                 int n_blocks)
 {
-    const int slots = (int)((int64_t)(n_tokens - s0) * p.group / H_ROWS) + (p.n_seqs - s0);
-    const int64_t pieces = (int64_t)slots * p.g.n_kv;
+    const int rows = item_rows(p, n_tokens, s0, n_blocks);
+    const int slots = (int)((int64_t)(n_tokens - s0) * p.group / rows) + (p.n_seqs - s0);
+    const int64_t items = (int64_t)slots * p.g.n_kv;
     const size_t smem = hopper_sizes<HD, KIND == NRD_DTYPE_F8_E4M3 ? 1 : 2>::template all<C>();
     NRD_TRY(nrd_cuda_stream_scratch(s)); /* the counters */
     return launch(s, attention_prefill_hopper_kernel<T, C, KIND, HD>,
-                  dim3((unsigned)(pieces < n_blocks ? pieces : n_blocks)), dim3(H_THREADS), smem, p, s0,
+                  dim3((unsigned)(items < n_blocks ? items : n_blocks)), dim3(H_THREADS), smem, p, s0, rows,
                   slots, s->counters);
 }
 
@@ -562,7 +604,7 @@ nrd_error *nrd_cuda_attention_prefill_hopper(nrd_stream *s, const nrd_attention_
     const attn_params p = attn_params_of(a, out, o_dtype);
 
     *done = s->dev->hopper && a->ahead == 0 && !a->alibi && !a->rel_bias && a->kv.block_tokens == H_TILE &&
-            (p.g.hd == 64 || p.g.hd == 96 || p.g.hd == 128) && aligned16(a->kv.base) && aligned16(p.q) &&
+            (p.g.hd == 64 || p.g.hd == 96 || p.g.hd == 128) && aligned16(a->kv.base) && aligned16(p.q) && aligned16(out) &&
             p.q_stride % 8 == 0 && (a->act_dtype == NRD_DTYPE_BF16 || a->act_dtype == NRD_DTYPE_F16) &&
             (a->kv.dtype == a->act_dtype || a->kv.dtype == NRD_DTYPE_F8_E4M3);
     n_blocks = n_blocks > 0 ? n_blocks : s->dev->n_sm;

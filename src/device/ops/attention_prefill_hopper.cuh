@@ -10,29 +10,37 @@
 
 enum { H_ROWS = 128, H_TILE = 64, H_STAGES = 4, H_PIECES = 4, H_THREADS = 384, H_WARPS = 8 };
 enum { H_RAW = 3 }; /* tiles of F8 as they lie in the cache, on their way to the ring */
-enum { H_COUNTER = 0, H_DONE = 1 }; /* of the stream's counters: the next piece, blocks that ended */
+enum { H_COUNTER = 0, H_DONE = 1 }; /* of the stream's counters: the next item, blocks that ended */
 
-struct hopper_work {
-    int seq, q0, row0, n_rows, first_pos, last_pos, ctx;
-    int lo, sinks, n_tiles, kvh;
-    int seen_from, seen_to; /* tiles that all rows see whole */
+/* Rows of a (sequence, KV head) that a block does in turn, a piece of up to H_ROWS after the other. */
+struct hopper_item {
+    int seq, q0, row0, n_rows, kvh, ctx;
+    bool keeps; /* the ring has room for all tiles: they are brought once */
 };
 
-/* What a row of a piece sees: tokens behind `after` (and the sinks) up to `upto`. */
+struct hopper_work {
+    int q0, row0, n_rows, first_pos, last_pos, kvh;
+    int lo, sinks, n_tiles;
+    int seen_from, seen_to; /* tiles that all rows see whole */
+    int at;                 /* tiles the ring has had before the first */
+    bool keeps;             /* the next piece reads these tiles, too */
+};
+
+/* What a row of a piece sees: tokens behind `after` (and the sinks) up to `upto`; its row of the output. */
 struct hopper_row {
-    int upto, after;
+    int upto, after, out;
 };
 
 /* In front of Q and the ring. Barriers of a tile: brought, used (raw: brought as F8); of Q's rows:
  * brought, used; of a piece: found, done. */
 struct hopper_front {
     uint64_t full[H_STAGES], empty[H_STAGES], q_full, q_empty, found[H_PIECES], taken[H_PIECES], alone,
-        raw[H_RAW];
+        raw[H_RAW], nobody[H_STAGES]; /* nobody: given back for nobody */
     int next[2];
     hopper_work work[H_PIECES];
     hopper_row rows[H_PIECES][H_ROWS];
 };
-enum { H_FRONT = 5120 };
+enum { H_FRONT = 7168 };
 static_assert(sizeof(hopper_front) <= H_FRONT, "Q follows");
 
 /* Bytes of a row of Q in shared memory, where ldmatrix finds eight of them in different banks; of a tile of K or of
@@ -46,31 +54,55 @@ template <int HD, int ELEM> struct hopper_sizes {
     template <typename C> static constexpr int all() { return RAW + ((int)sizeof(C) < ELEM ? H_RAW * TILE : 0); }
 };
 
-static __device__ __forceinline__ bool find_work(const attn_params &a, int s0, int slot, hopper_work *w)
+static __device__ __forceinline__ void named_sync(int id, int threads)
 {
-    const int t0 = s0 > 0 ? s0 : 0; /* sequences before s0 have one token each */
-    int lo_s = s0, hi_s = a.n_seqs - 1;
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
-    while (lo_s < hi_s) { /* the last sequence whose first slot is not behind ours */
-        const int mid = (lo_s + hi_s + 1) / 2;
-        if ((int)((int64_t)(a.q_start[mid] - t0) * a.group / H_ROWS) + mid - s0 <= slot) {
-            lo_s = mid;
-        } else {
-            hi_s = mid - 1;
+/* Item `slot`, of up to `rows` rows; false: there is none. By whole warps. Sequence s, whose rows begin at r, has slots from
+ * r / rows + s - s0 on: its rows begin one of their own. Those before s0 have one token each. */
+static __device__ __forceinline__ bool find_item(const attn_params &a, int s0, int rows, int slot, hopper_item *t)
+{
+    const int t0 = s0 > 0 ? s0 : 0;
+    int seq = s0 - 1, n = 64; /* the last whose first slot is not behind ours; a search by halves would wait for a load each time */
+
+#pragma unroll 1
+    for (int s = s0 + (int)threadIdx.x % 32; n == 64; s += 64) {
+        n = 0;
+#pragma unroll
+        for (int x = 0; x < 64; x += 32) {
+            const bool is_before = s + x < a.n_seqs && (a.q_start[s + x] - t0) * a.group < (slot - s - x + s0 + 1) * rows;
+            n += __popc(__ballot_sync(0xffffffffu, is_before));
         }
+        seq += n;
     }
-    const int q0 = a.q_start[lo_s], rows = (a.q_start[lo_s + 1] - q0) * a.group;
-    const int row0 = (slot - (int)((int64_t)(q0 - t0) * a.group / H_ROWS) - (lo_s - s0)) * H_ROWS;
-    if (row0 < 0 || row0 >= rows || rows <= (s0 > 0 ? 0 : (int)DECODE_ROWS)) {
+    const int q0 = a.q_start[seq], all = (a.q_start[seq + 1] - q0) * a.group;
+    const int row0 = (slot - seq + s0 - (q0 - t0) * a.group / rows) * rows;
+    if (row0 >= all || all <= (s0 > 0 ? 0 : (int)DECODE_ROWS)) {
         return false;
     }
-    w->seq = lo_s;
-    w->q0 = q0;
-    w->row0 = row0;
-    w->n_rows = rows - row0 < H_ROWS ? rows - row0 : H_ROWS;
-    w->ctx = a.ctx_len[lo_s];
-    w->first_pos = a.positions[q0 + row0 / a.group];
-    w->last_pos = a.positions[q0 + (row0 + w->n_rows - 1) / a.group];
+    t->seq = seq;
+    t->q0 = q0;
+    t->row0 = row0;
+    t->n_rows = all - row0 < rows ? all - row0 : rows;
+    t->ctx = a.ctx_len[seq];
+    t->keeps = false;
+    if (t->n_rows > H_ROWS && t->ctx <= H_STAGES * H_TILE) {
+        t->keeps = last_unseen(a, a.positions[q0 + (row0 + t->n_rows - 1) / a.group]) < 0;
+    }
+    return true;
+}
+
+/* The piece that begins at `row` of the item. */
+static __device__ __forceinline__ void look(const attn_params &a, const hopper_item &t, int row, hopper_work *w)
+{
+    w->q0 = t.q0;
+    w->row0 = t.row0 + row;
+    w->n_rows = t.n_rows - row < H_ROWS ? t.n_rows - row : H_ROWS;
+    w->kvh = t.kvh;
+    w->first_pos = a.positions[w->q0 + w->row0 / a.group];
+    w->last_pos = a.positions[w->q0 + (w->row0 + w->n_rows - 1) / a.group];
+    w->keeps = t.keeps && row + H_ROWS < t.n_rows;
     w->lo = w->sinks = 0;
     const int unseen = last_unseen(a, w->first_pos);
     if (unseen >= 0) {
@@ -78,22 +110,16 @@ static __device__ __forceinline__ bool find_work(const attn_params &a, int s0, i
         w->sinks = (a.n_sink + H_TILE - 1) / H_TILE;
         w->sinks = w->sinks < w->lo ? w->sinks : w->lo;
     }
-    const int end = w->last_pos + 1 < w->ctx ? w->last_pos + 1 : w->ctx;
+    const int end = w->last_pos + 1 < t.ctx ? w->last_pos + 1 : t.ctx;
     w->n_tiles = w->sinks + (end + H_TILE - 1) / H_TILE - w->lo;
     const int behind = last_unseen(a, w->last_pos), first = w->sinks - w->lo; /* the place of tile 0 */
     w->seen_from = behind < 0 ? 0 : behind / H_TILE + 1 + first;
-    w->seen_to = (w->first_pos + 1 < w->ctx ? w->first_pos + 1 : w->ctx) / H_TILE + first;
-    return true;
+    w->seen_to = (w->first_pos + 1 < t.ctx ? w->first_pos + 1 : t.ctx) / H_TILE + first;
 }
 
 static __device__ __forceinline__ int tile_of(const hopper_work &w, int i) /* its block in the table */
 {
     return i < w.sinks ? i : w.lo + i - w.sinks;
-}
-
-static __device__ __forceinline__ void named_sync(int id, int threads)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /* 128 threads. ELEM: bytes of an element in the ring. */
@@ -109,9 +135,10 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
     hopper_front *front;
     const int tid = (int)threadIdx.x;
     uint32_t alone_parity = 0;
-    int t0 = 0; /* tiles the ring has had before this piece */
-    /* of the piece */
-    hopper_work w;
+    int t0 = 0; /* tiles the ring has had before this piece's first */
+    int had = 0; /* of this piece's tiles: those that the piece before has left in the ring */
+    hopper_item item;
+    hopper_work w; /* the piece */
     const int32_t *table;
     const C *cache;
     int raw_at = 0; /* F8: tiles brought to shared memory before this one */
@@ -179,7 +206,7 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
     /* A tile of elements as they lie: the copy engine's work, unless it is not whole. */
     __device__ __forceinline__ void give(int i)
     {
-        const int block = block_at(i), behind = w.ctx - tile_of(w, i) * H_TILE;
+        const int block = block_at(i), behind = item.ctx - tile_of(w, i) * H_TILE;
         elem *ks = slot_of(i);
 
         wait_empty(i);
@@ -228,7 +255,7 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
     /* Tile i, which is on its way, in 16 bits; then tile i + H_RAW is asked for. */
     __device__ __forceinline__ void give_f8(int i)
     {
-        const int behind = w.ctx - tile_of(w, i) * H_TILE, at = raw_at + i;
+        const int behind = item.ctx - tile_of(w, i) * H_TILE, at = raw_at + i;
         const bool there = block_at(i) >= 0;
         const uint4 *from = (const uint4 *)(raw + sizes::RAW + at % H_RAW * BYTES);
         elem *ks = slot_of(i), *vs = ks + ELEMS;
@@ -257,7 +284,24 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
         }
     }
 
-    /* The piece's rows of Q, a copy a thread, and what each row sees. n: pieces before this one. */
+    /* The rows of Q, 16 bytes a lane: `mine` is this thread's. (The copy engine takes 4 us for 128 copies of 256 bytes.) */
+    __device__ __forceinline__ void copy_rows(const T *mine) const
+    {
+        constexpr int UNITS = HD / 8, ROWS = 32 / UNITS; /* of a row; of an instruction */
+        const int lane = tid % 32, unit = lane % UNITS, first = tid & ~31;
+
+#pragma unroll 2
+        for (int x = 0; x < 32; x += ROWS) {
+            const int r = x + lane / UNITS;
+            const T *from = (const T *)__shfl_sync(0xffffffffu, (unsigned long long)mine, r & 31);
+            if (lane < ROWS * UNITS && r < 32 && first + r < w.n_rows) {
+                copy16_or_zero(smem_u32(raw) + H_FRONT + (first + r) * sizes::Q_PITCH + unit * 16, from + unit * 8, true);
+            }
+        }
+        mbar_arrive_copied(smem_u32(&front->q_full));
+    }
+
+    /* The piece's rows of Q and what each row sees. n: pieces before this one. */
     __device__ __forceinline__ void bring_rows(int n)
     {
         const int r = tid < w.n_rows ? tid : w.n_rows - 1;
@@ -267,19 +311,14 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
         if (n >= H_PIECES) {
             mbar_wait(smem_u32(front->taken + n % H_PIECES), (uint32_t)(n / H_PIECES - 1) & 1);
         }
-        front->rows[n % H_PIECES][tid] = {pos < w.ctx ? pos : w.ctx - 1, last_unseen(a, pos)};
+        front->rows[n % H_PIECES][tid] = {pos < item.ctx ? pos : item.ctx - 1, last_unseen(a, pos), tok * a.n_heads + head};
         if (n >= 1) {
             mbar_wait(smem_u32(&front->q_empty), (uint32_t)(n - 1) & 1);
         }
         if (tid == 0) {
             front->work[n % H_PIECES] = w;
-            mbar_expect(smem_u32(&front->q_full), (uint32_t)(w.n_rows * HD * 2));
         }
-        if (tid < w.n_rows) {
-            bulk_copy(smem_u32(raw) + H_FRONT + tid * sizes::Q_PITCH,
-                      (const T *)a.q + tok * a.q_stride + (int64_t)head * HD, HD * 2,
-                      smem_u32(&front->q_full));
-        }
+        copy_rows((const T *)a.q + tok * a.q_stride + (int64_t)head * HD);
         named_sync(1, 128);
         if (tid == 0) {
             mbar_arrive(smem_u32(front->found + n % H_PIECES));
@@ -288,29 +327,45 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
 
     __device__ __forceinline__ void bring_piece(int n)
     {
-        table = a.block_table + (int64_t)w.seq * a.table_stride;
-        cache = (const C *)a.cache + (int64_t)w.kvh * ELEMS;
         if constexpr (WIDEN) {
-            for (int i = 0; i < H_RAW && i < w.n_tiles; i++) {
+            for (int i = had; i < had + H_RAW && i < w.n_tiles; i++) {
                 ask_f8(i);
             }
         }
         bring_rows(n);
-        for (int i = 0; i < w.n_tiles; i++) {
+        for (int i = had; i < w.n_tiles; i++) {
             if constexpr (WIDEN) {
                 give_f8(i);
             } else {
                 give(i);
             }
         }
-        raw_at += w.n_tiles;
-        t0 += w.n_tiles;
     }
 
-    /* Finds pieces and brings them until none is left; a piece of no tiles tells the others so. */
-    __device__ __forceinline__ void run(int s0, int n_slots, int *counters)
+    /* The item's pieces; n: pieces before them, and how many there are then. */
+    __device__ __forceinline__ int bring_item(int n)
     {
-        const int n_pieces = n_slots * a.g.n_kv;
+        table = a.block_table + (int64_t)item.seq * a.table_stride;
+        cache = (const C *)a.cache + (int64_t)item.kvh * ELEMS;
+        for (int row = 0; row < item.n_rows; row += H_ROWS) {
+            look(a, item, row, &w);
+            w.n_tiles = w.n_tiles > had ? w.n_tiles : had; /* who reads kept tiles last gives all of them back */
+            w.at = t0;
+            bring_piece(n++);
+            had = w.n_tiles;
+            if (!w.keeps) {
+                raw_at += had;
+                t0 += had;
+                had = 0;
+            }
+        }
+        return n;
+    }
+
+    /* Finds items and brings them until none is left; a piece of no tiles tells the others so. */
+    __device__ __forceinline__ void run(int s0, int rows, int n_slots, int *counters)
+    {
+        const int n_items = n_slots * a.g.n_kv;
         int n = 0;
 
         for (int asked = 0;; asked++) {
@@ -319,13 +374,13 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
                     asked == 0 ? (int)blockIdx.x : (int)gridDim.x + atomicAdd(counters + H_COUNTER, 1);
             }
             named_sync(1, 128);
-            const int piece = front->next[asked & 1];
-            if (piece >= n_pieces) {
+            const int next = front->next[asked & 1];
+            if (next >= n_items) {
                 break;
             }
-            if (find_work(a, s0, n_slots - 1 - piece / a.g.n_kv, &w)) {
-                w.kvh = piece % a.g.n_kv;
-                bring_piece(n++);
+            if (find_item(a, s0, rows, n_slots - 1 - next / a.g.n_kv, &item)) {
+                item.kvh = next % a.g.n_kv;
+                n = bring_item(n);
             }
         }
         if (tid == 0) {

@@ -37,6 +37,14 @@ static __device__ __forceinline__ void mbar_arrive(uint32_t bar)
 #endif
 }
 
+/* Arrives when all copies of 16 bytes (copy16_or_zero) of this thread have come. */
+static __device__ __forceinline__ void mbar_arrive_copied(uint32_t bar)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+#endif
+}
+
 static __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
 {
 #if __CUDA_ARCH__ >= 900
