@@ -60,6 +60,11 @@ static inline void mx_load(int t, const void *p, int64_t step)
     }
 }
 
+static inline void mx_stream(int t, const void *p, int64_t step)
+{
+    mx_load(t, p, step);
+}
+
 static inline void mx_store(int t, void *p, int64_t step)
 {
     words_need(words_config.rows[t] > 0);

@@ -52,6 +52,11 @@ static inline bool mx_usable(void)
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"((const void *)(p)),                     \
                      "r"((int64_t)(step))                                                          \
                      : "memory")
+/* As mx_load, of what comes from L2 and should not take L1's place. */
+#define mx_stream(t, p, step)                                                                      \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"((const void *)(p)),                   \
+                     "r"((int64_t)(step))                                                          \
+                     : "memory")
 #define mx_store(t, p, step)                                                                       \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"((void *)(p)), "r"((int64_t)(step))  \
                      : "memory")

@@ -16,8 +16,8 @@
  * shared_chunks in common: their state after these is left in `state`. Without, a tile of one
  * sequence whose state is given goes on behind them. */
 enum { NRD_ATTN_CHUNK_TOKENS = 64, NRD_ATTN_SPLIT_CHUNKS = 16, NRD_ATTN_TILE_ROWS = 64 };
-/* On a matrix unit: rows of a tile, and new tokens of a sequence from which on it takes them. */
-enum { NRD_ATTN_MX_ROWS = 256, NRD_ATTN_MX_FROM = 32 };
+/* On a matrix unit: rows of a tile, new tokens of a sequence from which on it takes them, chunks of the cache at a time. */
+enum { NRD_ATTN_MX_ROWS = 256, NRD_ATTN_MX_FROM = 32, NRD_ATTN_MX_CHUNKS = 4 };
 typedef struct nrd_attn_tile {
     const nrd_attention_args *a;
     int32_t seq, kv_head;
@@ -36,7 +36,8 @@ typedef struct nrd_attn_tile {
 static inline size_t nrd_attn_mx_floats(int32_t head_dim, int32_t rows)
 {
     const size_t steps = (size_t)(head_dim + 31) / 32, cols = (size_t)head_dim / 16;
-    return 256 * (12 + 8 * steps + 4 * cols + (size_t)rows / 16 * (2 * steps + cols + 1));
+    return 256 * (16 + NRD_ATTN_MX_CHUNKS * (8 * steps + 4 * cols) + (size_t)rows / 16 * (2 * steps + cols + 1)) +
+           6 * (32 + 3 * steps + 2 * cols);
 }
 
 enum { NRD_LORA_DOT_TOKENS = 4 };

@@ -83,14 +83,14 @@ static void finish(const nrd_cpu_run *r, const nrd_cpu_cmd *c, const place *p, f
         float *x = total + (int64_t)i * dim;
         /* a sink far above all scores: infinity, and its share is all there is */
         float sink = a->sink_logits && sum[i] > 0 ? expf(a->sink_logits[head] - max[i]) : 0.0f;
+        if (c->i[5] || a->out_dtype != NRD_DTYPE_ACT_Q8) {
+            x = (c->i[5] ? (float *)(void *)r->shared : (float *)a->out) + token * width + (int64_t)head * dim;
+            memcpy(x, total + (int64_t)i * dim, (size_t)dim * 4);
+        }
         r->k->scale_row(x, sum[i] > 0 ? v_scale / (sum[i] + sink) : 0.0f, NULL, dim);
-        if (c->i[5]) {
-            memcpy((float *)(void *)r->shared + token * width + (int64_t)head * dim, x, (size_t)dim * 4);
-        } else if (a->out_dtype == NRD_DTYPE_ACT_Q8) {
+        if (!c->i[5] && a->out_dtype == NRD_DTYPE_ACT_Q8) {
             r->k->act_q8_part(x, dim, (int64_t)head * dim / 32, width,
                               (uint8_t *)a->out + (size_t)token * nrd_act_q8_row_bytes(width));
-        } else {
-            memcpy((float *)a->out + token * width + (int64_t)head * dim, x, (size_t)dim * 4);
         }
     }
 }
