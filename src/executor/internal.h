@@ -213,6 +213,7 @@ struct nrd_exec {
     bool lists_prompts; /* with text/prompt_limit.h */
     nrd_device *dev;
     const char *device_name; /* as it was opened: cpu, cuda, ... */
+    bool rows_are_alone;     /* what stands beside a row in a step changes none of its bits, also without `deterministic` */
     nrd_engine *engine;
     nrd_engine *encoder; /* of a decoder that reads an encoder's states; else NULL */
     const nrd_model_spec *spec;

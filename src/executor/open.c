@@ -113,6 +113,7 @@ static void fill_info(nrd_exec *x)
     x->dev->ops->get_info(x->dev, &di);
     snprintf(o->architecture, sizeof o->architecture, "%s", x->spec->architecture);
     snprintf(o->device, sizeof o->device, "%s", di.name);
+    x->rows_are_alone = di.host_is_device && di.f32_rows == 0; /* a matrix unit takes many rows otherwise than few */
     o->vocab = x->spec->vocab;
     o->n_layers = x->spec->n_layers;
     o->hidden = x->spec->hidden;

@@ -5,7 +5,6 @@
 #include "base/limits.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { MAX_PHRASE_IDS = 65536, MAX_RANGES = 4096 };
 
@@ -282,23 +281,9 @@ static nrd_error *check_pooling(const nrd_exec *x, const nrd_exec_request *in)
     return NULL;
 }
 
-/* A CPU computes every row by itself, whatever stands beside it; but a matrix unit multiplies many rows with weights of blocks
- * otherwise than few. */
-static bool rows_are_alone(const nrd_exec *x)
-{
-    const bool is_amx = !strncmp(x->info.device, "cpu: amx", 8);
-    bool alone = !strncmp(x->info.device, "cpu", 3);
-
-    for (size_t i = 0; is_amx && alone && i < nrd_engine_n_weights(x->engine); i++) {
-        const nrd_dtype t = nrd_engine_weight_at(x->engine, i, NULL)->dtype;
-        alone = !nrd_dtype_is_quant(t) && !nrd_dtype_is_packed(t) && t != NRD_DTYPE_I8 && t != NRD_DTYPE_F16;
-    }
-    return alone;
-}
-
 static nrd_error *check_deterministic(const nrd_exec *x, const nrd_exec_request *in)
 {
-    if (!in->deterministic || x->cfg.deterministic || rows_are_alone(x)) {
+    if (!in->deterministic || x->cfg.deterministic || x->rows_are_alone) {
         return NULL;
     }
     return nrd_errorf(NRD_ERR_INVALID_ARG,

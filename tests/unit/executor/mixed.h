@@ -272,6 +272,7 @@ static inline nrd_exec *open_exec(const nrd_exec_config *more)
     c.device = "cpu";
     c.n_threads = 2;
     c.normalize_log_probs = false;
+    c.deterministic = true; /* of a matrix unit it must be asked */
     if (c.kv_transfer_timeout_ms == 0) {
         c.kv_transfer_timeout_ms = 3600 * 1000; /* a sanitizer may need minutes between a prompt and who goes on with it */
     }

@@ -38,6 +38,7 @@ static nrd_exec_config config(void)
     c.n_threads = 2;
     c.max_beam_width = 1;
     c.normalize_log_probs = false;
+    c.deterministic = true; /* of a matrix unit it must be asked */
     return c;
 }
 
