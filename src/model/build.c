@@ -616,6 +616,10 @@ static nrd_error *build_network(const nrd_source *src, const nrd_build_options *
     nrd_engine_config_json(nrd_plan_spec(p), &opt->limits, nrd_source_path(src), opt->extra_config,
                            &config);
     note(stats, p);
+    for (size_t i = 0; i < nrd_plan_n_tensors(p); i++) {
+        const char *name = nrd_plan_at(p, i)->name;
+        stats->has_cache_scales = stats->has_cache_scales || nrd_str_has_suffix(name, NRD_KV_RANGE) || nrd_str_has_suffix(name, NRD_KV_SCALE);
+    }
     for (int32_t rank = 0; rank < n; rank++) {
         if (rank > 0) {
             nrd_plan_free(p);

@@ -22,6 +22,7 @@ typedef struct nrd_build_stats {
     uint64_t weight_bytes;    /* of all ranks, as written */
     uint64_t n_weights;       /* of rank 0 */
     nrd_str notes;            /* lines for the user; fini by the caller */
+    bool has_cache_scales;    /* of an 8-bit cache */
 } nrd_build_stats;
 
 nrd_error *nrd_convert_folder(const nrd_source *src, const nrd_plan_options *opt,

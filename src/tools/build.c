@@ -417,6 +417,9 @@ static nrd_error *build(const options *o)
                (unsigned long long)stats.n_weights, nrd_human_bytes(stats.weight_bytes, size), seconds);
     }
     fputs(nrd_str_cstr(&stats.notes), stderr);
+    if (stats.has_cache_scales && b.limits.kv_dtype == NRD_DTYPE_NONE) { /* the published program takes the checkpoint's type */
+        fputs("nereid build: the checkpoint has scales of an 8-bit cache; --kv_cache_dtype int8 (on a GPU also fp8) takes it, half of 16 bits\n", stderr);
+    }
 done:
     free(path);
     if (b.dev) {

@@ -129,6 +129,9 @@ def test_one_calibration_serves_both_types_of_cache(tmp_path):
             np.testing.assert_allclose(pair, np.concatenate(scales).ravel() * top, rtol=1e-6)
     np.testing.assert_allclose(ranges(tmp_path / "int8", tmp_path / "d"), ranges(tmp_path / "fp8", tmp_path / "e"), rtol=1e-5)
     run("build", tmp_path / "fp8", "-o", tmp_path / "engine", "--kv_cache_dtype", "int8", "--tp_size", 2)
+    for i, (folder, words, told) in enumerate([("fp8", [], True), ("fp8", ["--kv_cache_dtype", "int8"], False), ("m", [], False)]):
+        done = subprocess.run([NEREID, "build", tmp_path / folder, "-o", tmp_path / f"b{i}", *words], capture_output=True, text=True, check=True)
+        assert ("has scales of an 8-bit cache; --kv_cache_dtype int8 " in done.stderr) == told
     report = json.loads((tmp_path / "int8/report.json").read_text())
     assert report["settings"]["kv_cache_dtype"] == "int8" and min(report["layers"][0]["k_scale"]) > 0
 
