@@ -34,7 +34,7 @@ def quantize(model, out, *words, cache="int8", status=0):
 
 def logprobs(model, folder, *words):
     (folder / "in").write_text(json.dumps({"id": 1, "tokens": TOKENS}) + "\n")
-    run("eval", model, "--tokens", folder / "in", "--out", folder / "out", "--compute_dtype", "float32", "-t", 1, *words)
+    run("eval", model, "--tokens", folder / "in", "--out", folder / "out", "--compute_dtype", "float32", "--isa", "generic", "-t", 1, *words)
     return np.array(json.loads((folder / "out").read_text())["logprobs"][1:])
 
 
