@@ -12,8 +12,8 @@
  *           They are not those of the other forms.
  * Bound     head_dim 64, 16 rows and a chunk: 48 dots of 16 cycles, beside which the vector unit makes 64 vectors of weights.
  * Measured  docs/performance/cpu-kernels.md. A store that misses L1 costs as much as six loads from L2 that hit: what is written
- *           (scores, weights, sums) stays in L1, K and V are streamed past it. A tile that is loaded costs half a dot: both parts of
- *           the rows take turns with the tile that they meet.
+ *           (scores, weights, sums) stays in L1, K and V are streamed past it. New rows cost most of a dot: both parts of them
+ *           take turns with the tile that they meet.
  */
 enum { MX_TILE = 1024, MX_TILES = NRD_ATTN_MX_ROWS / 16 };
 #define MX_SLACK 8.0f
