@@ -147,7 +147,7 @@ def quantize(words):
     medusa, words = medusa_words(words)
     calibrated = name not in PLAIN or ITS_OPTIONS & given or cache in ("int8", "fp8") or layout == "hf"
     if asks_help(words):
-        become("quantize" if calibrated else "convert", "--help")
+        become("quantize" if calibrated or name is None else "convert", "--help")
     if calibrated and name is None and not given & {"autoq_format"}:
         words = [*words, "--qformat=full_prec"]
     start = time.monotonic()

@@ -642,6 +642,11 @@ def test_quantize_py_takes_the_lines_of_the_guides(home, tmp_path, line, method,
     run("build", "--checkpoint_dir", tmp_path / "q", "--output_dir", tmp_path / "e")
 
 
+def test_quantize_py_helps_with_what_it_will_run(tmp_path):
+    assert "--calib-dataset" in quantize_py(tmp_path, "--help") and "nereid quantize" in quantize_py(tmp_path, "--qformat int8_sq --help")
+    assert "nereid convert" in quantize_py(tmp_path, "--qformat int8_wo --help")
+
+
 def test_quantize_py_of_several_ranks_goes_on(home, tmp_path):
     line = f"--model_dir {home / 'llama3'} --qformat int8_sq --no_eval --output_dir q --tp_size 2"
     words = ["quantize", f"--output_dir={tmp_path / 'q.quantized'}", *line.replace("--output_dir q --tp_size 2", "").split()]
