@@ -17,7 +17,7 @@
  * sequence whose state is given goes on behind them. */
 enum { NRD_ATTN_CHUNK_TOKENS = 64, NRD_ATTN_SPLIT_CHUNKS = 16, NRD_ATTN_TILE_ROWS = 64 };
 /* On a matrix unit: rows of a tile, new tokens of a sequence from which on it takes them, chunks of the cache at a time. */
-enum { NRD_ATTN_MX_ROWS = 256, NRD_ATTN_MX_FROM = 32, NRD_ATTN_MX_CHUNKS = 4 };
+enum { NRD_ATTN_MX_ROWS = 384, NRD_ATTN_MX_FROM = 32, NRD_ATTN_MX_CHUNKS = 4 };
 typedef struct nrd_attn_tile {
     const nrd_attention_args *a;
     int32_t seq, kv_head;
