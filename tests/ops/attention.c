@@ -30,7 +30,7 @@ typedef struct attn_row {
     int32_t blocks[3];    /* tokens of a block, by turns, until 0 */
     int32_t seqs[2], ctx; /* range; the most tokens of a sequence */
     int32_t window;       /* every seventh case; 0: none */
-    nrd_dtype kv;         /* F8_E4M3: nothing else; 0: every type, by turns */
+    bool bytes;  /* a cache of 8 bits; else every type, by turns */
     bool ring;   /* what the view says of its work takes it to the kernel for few multiprocessors */
     bool extras; /* trees, other ropes, deterministic, too */
 } attn_row;
@@ -38,41 +38,41 @@ typedef struct attn_row {
 /* clang-format off */
 static const attn_row table[] = {
     {ON_CPU, 96, {MIXED, PREFILL, FEW, DECODE}, 4, {{3, 3}, {1, 4}, {4, 1}}, {64, 16, 48, 20}, {32, 16, 24}, {2, 4}, 90,
-     40, 0, false, true},
-    {ON_CPU, 8, {DECODE, FEW}, 2, {{3, 3}, {1, 4}, {2, 3}}, {64, 256, 32}, {32, 16, 8}, {2, 3}, 1700, 0, 0, false, false},
+     40, false, false, true},
+    {ON_CPU, 8, {DECODE, FEW}, 2, {{3, 3}, {1, 4}, {2, 3}}, {64, 256, 32}, {32, 16, 8}, {2, 3}, 1700, 0, false, false, false},
     /* prompts of many tiles, in chunks, beside single tokens and short ones, by tasks of parts of the context */
-    {ON_CPU, 6, {CHUNKS, LEADING, PREFILL}, 3, {{1, 3}, {1, 9}, {1, 17}}, {64, 80, 32}, {32, 24, 16}, {1, 3}, 1200, 300, 0, false,
+    {ON_CPU, 6, {CHUNKS, LEADING, PREFILL}, 3, {{1, 3}, {1, 9}, {1, 17}}, {64, 80, 32}, {32, 24, 16}, {1, 3}, 1200, 300, false, false,
      false},
-    {ON_CUDA, 160, {DECODE, PREFILL, MIXED, FEW, LEADING}, 5, {{0}}, {64, 128, 256, 80}, {16, 32, 64}, {1, 5}, 300, 150, 0, false,
+    {ON_CUDA, 160, {DECODE, PREFILL, MIXED, FEW, LEADING}, 5, {{0}}, {64, 128, 256, 80}, {16, 32, 64}, {1, 5}, 300, 150, false, false,
      true},
-    {ON_CUDA, 6, {DECODE, PREFILL}, 2, {{0}}, {64, 128, 256}, {16, 32, 64}, {1, 3}, 3000, 0, 0, false, false},
+    {ON_CUDA, 6, {DECODE, PREFILL}, 2, {{0}}, {64, 128, 256}, {16, 32, 64}, {1, 3}, 3000, 0, false, false, false},
     /* prompts of many tiles, whole and in chunks, alone and beside single tokens */
-    {ON_CUDA, 30, {PREFILL, LEADING, CHUNKS}, 3, {{1, 4}, {2, 1}, {1, 20}}, {128, 64, 96}, {64, 64, 32}, {2, 5}, 900, 200, 0,
+    {ON_CUDA, 30, {PREFILL, LEADING, CHUNKS}, 3, {{1, 4}, {2, 1}, {1, 20}}, {128, 64, 96}, {64, 64, 32}, {2, 5}, 900, 200, false,
      false, false},
     /* sequences without memory among prompts, behind prompts on all multiprocessors that left anything in shared memory */
-    {ON_CUDA, 32, {MIXED}, 1, {{8, 4}, {8, 4}, {8, 4}}, {128, 64}, {64, 32}, {14, 14}, 150, 0, 0, false, false},
+    {ON_CUDA, 32, {MIXED}, 1, {{8, 4}, {8, 4}, {8, 4}}, {128, 64}, {64, 32}, {14, 14}, 150, 0, false, false, false},
     /* so many short prompts that a block does all rows of one with a KV head, over tiles that it brings once */
-    {ON_CUDA | LARGE, 14, {PREFILL, LEADING, CHUNKS}, 3, {{16, 4}, {24, 3}, {32, 2}}, {64, 128, 96}, {64}, {14, 18}, 260, 200, 0, false, false},
+    {ON_CUDA | LARGE, 14, {PREFILL, LEADING, CHUNKS}, 3, {{16, 4}, {24, 3}, {32, 2}}, {64, 128, 96}, {64}, {14, 18}, 260, 200, false, false, false},
     /* prompts of so many tokens with so few heads that rope_kv takes all of a run in a block */
-    {ON_CUDA, 12, {PREFILL, LEADING, MIXED}, 3, {{3, 3}, {1, 4}, {2, 2}}, {64, 128}, {64, 16}, {32, 40}, 900, 200, 0, false, false},
+    {ON_CUDA, 12, {PREFILL, LEADING, MIXED}, 3, {{3, 3}, {1, 4}, {2, 2}}, {64, 128}, {64, 16}, {32, 40}, 900, 200, false, false, false},
     /* single tokens as the kernel for few multiprocessors takes them, alone and beside prompts */
-    {ON_CUDA, 30, {DECODE, LEADING, DECODE}, 3, {{2, 4}, {3, 1}, {1, 8}}, {128}, {64}, {1, 8}, 1500, 0, NRD_DTYPE_F8_E4M3, true,
+    {ON_CUDA, 30, {DECODE, LEADING, DECODE}, 3, {{2, 4}, {3, 1}, {1, 8}}, {128}, {64}, {1, 8}, 1500, 0, true, true,
      false},
-    {ON_CUDA, 6, {DECODE, LEADING}, 2, {{1, 5}, {2, 2}, {2, 4}}, {128}, {64}, {20, 48}, 300, 0, NRD_DTYPE_F8_E4M3, true,
+    {ON_CUDA, 6, {DECODE, LEADING}, 2, {{1, 5}, {2, 2}, {2, 4}}, {128}, {64}, {20, 48}, 300, 0, true, true,
      false},
     /* one to nine sequences of one token: what a server with one user runs */
-    {ON_CUDA, 40, {DECODE}, 1, {{8, 4}, {0}, {9, 1}}, {128, 64, 128, 256}, {64, 16, 64}, {1, 9}, 2500, 400, 0, false, false},
+    {ON_CUDA, 40, {DECODE}, 1, {{8, 4}, {0}, {9, 1}}, {128, 64, 128, 256}, {64, 16, 64}, {1, 9}, 2500, 400, false, false, false},
     /* drafts and trees of drafts: rows in groups, contexts in parts */
-    {ON_CUDA, 60, {DRAFTS}, 1, {{8, 4}, {0}, {2, 7}}, {128, 64, 256}, {64, 16, 32}, {1, 5}, 1500, 300, 0, false, false},
+    {ON_CUDA, 60, {DRAFTS}, 1, {{8, 4}, {0}, {2, 7}}, {128, 64, 256}, {64, 16, 32}, {1, 5}, 1500, 300, false, false, false},
     /* many (sequence, head) pairs: the kernel that gives each a single warp */
-    {ON_CUDA | LARGE, 6, {DECODE, DECODE, FEW}, 3, {{220, 1}, {220, 2}, {220, 1}}, {64, 128}, {16, 32, 64}, {8, 8}, 120, 70, 0,
+    {ON_CUDA | LARGE, 6, {DECODE, DECODE, FEW}, 3, {{220, 1}, {220, 2}, {220, 1}}, {64, 128}, {16, 32, 64}, {8, 8}, 120, 70, false,
      false, false},
     /* so many of them that sixteen warps of a multiprocessor take one each; F8 and the others */
-    {ON_CUDA | LARGE, 8, {DECODE}, 1, {{220, 1}, {220, 2}, {220, 4}}, {128, 64}, {64}, {8, 8}, 400, 0, NRD_DTYPE_F8_E4M3, false, false},
-    {ON_CUDA | LARGE, 8, {DECODE}, 1, {{220, 1}, {220, 2}, {220, 8}}, {128, 64}, {64, 32}, {8, 8}, 200, 0, 0, false, false},
+    {ON_CUDA | LARGE, 8, {DECODE}, 1, {{220, 1}, {220, 2}, {220, 4}}, {128, 64}, {64}, {8, 8}, 400, 0, true, false, false},
+    {ON_CUDA | LARGE, 8, {DECODE}, 1, {{220, 1}, {220, 2}, {220, 8}}, {128, 64}, {64, 32}, {8, 8}, 200, 0, false, false, false},
     /* many single tokens: rope_kv has jobs for them, alone and in front of prompts */
-    {ON_CUDA, 6, {DECODE}, 1, {{8, 4}, {3, 3}, {8, 9}}, {128, 64}, {64, 16}, {270, MAX_SEQS}, 70, 0, 0, false, false},
-    {ON_CUDA, 4, {LEADING}, 1, {{8, 4}, {3, 3}, {7, 5}}, {128, 64}, {64, 32}, {5, 7}, 700, 0, 0, false, false},
+    {ON_CUDA, 6, {DECODE}, 1, {{8, 4}, {3, 3}, {8, 9}}, {128, 64}, {64, 16}, {270, MAX_SEQS}, 70, 0, false, false, false},
+    {ON_CUDA, 4, {LEADING}, 1, {{8, 4}, {3, 3}, {7, 5}}, {128, 64}, {64, 32}, {5, 7}, 700, 0, false, false, false},
 };
 /* clang-format on */
 
@@ -145,11 +145,9 @@ static void attn_draw(attn_case *c, const attn_row *row, int i)
                      .block_tokens = row->blocks[i / 3 % n_blocks],
                      .n_seqs = rnd_in(row->seqs[0], row->seqs[1])};
     c->out = i % 4 == 3 ? kind->eight : c->act;
-    c->kv_type = row->kv                      ? row->kv
-                 : kind->is_exact             ? cpu_kv[i / 8 % 4]
-                 : i % 3 == 1                 ? NRD_DTYPE_F8_E4M3
-                 : row->extras && i % 17 == 5 ? NRD_DTYPE_I8
-                                              : c->act;
+    c->kv_type = kind->is_exact          ? cpu_kv[i / 8 % 4]
+                 : row->bytes || i % 3 == 1 ? (i / 2 % 2 ? NRD_DTYPE_I8 : NRD_DTYPE_F8_E4M3)
+                                            : c->act;
     c->n_kv = heads[0] ? heads[0] : rnd_in(1, 3);
     c->n_heads = c->n_kv * (heads[1] ? heads[1] : (int32_t[]){1, 2, 4, 8, 16, 3, 5, 6, 7}[rnd_in(0, kind->is_exact ? 8 : 5)]);
     c->norms = i % 5 == 2;

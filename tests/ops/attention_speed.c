@@ -12,6 +12,7 @@ typedef struct attn_speed {
     int32_t common;     /* tokens at the beginning that all have in the same blocks */
     int32_t first;      /* the first single's context, where it has a longer one of its own */
     bool eight, beside; /* rows of 8 bits out; also told how much each kind of sequence asks */
+    bool ints;          /* a cache of int8, and no other */
 } attn_speed;
 
 /* clang-format off */
@@ -67,6 +68,13 @@ static const attn_speed table[] = {
     {ON_CUDA, SMOL, 600, 256, true, .n_prompts = 0},
     {ON_CUDA, SMOL, 1024, 192, true, .n_prompts = 0},
     {ON_CUDA, SMOL, .n_prompts = 64, .q_len = 128, .prompt_ctx = 128},
+    {ON_CUDA, LLAMA, 1, 220, .ints = true},
+    {ON_CUDA, LLAMA, 16, 1024, .ints = true},
+    {ON_CUDA, LLAMA, 1024, 256, true, .ints = true},
+    {ON_CUDA, LLAMA, 512, 1500, true, .ints = true},
+    {ON_CUDA, LLAMA, .n_prompts = 64, .q_len = 128, .prompt_ctx = 128, .ints = true},
+    {ON_CUDA, LLAMA, .n_prompts = 1, .q_len = 2048, .prompt_ctx = 2048, .ints = true},
+    {ON_CUDA, LLAMA, 512, 1500, true, 4, 1000, 1000, .beside = true, .ints = true},
     /* both kinds in one step: one after the other, then as the device likes to run them */
     {ON_CUDA, LLAMA, 340, 5250, true, 2, 4000, 5000, .beside = true},
     {ON_CUDA, LLAMA, 340, 5250, true, 1, 1000, 5000, .beside = true},
@@ -262,7 +270,9 @@ void speed_attention(void)
         if (!is_here(s->on) || (small_only && s->n_prompts)) {
             continue;
         }
-        if (kind->is_exact || s->beside) {
+        if (s->ints) {
+            speed_one(s, &targets[0], NRD_DTYPE_I8, false);
+        } else if (kind->is_exact || s->beside) {
             speed_one(s, &targets[0], kind->is_exact ? NRD_DTYPE_F16 : NRD_DTYPE_F8_E4M3, false);
             if (kind->is_exact && s->n_prompts) { /* as encoders have it */
                 speed_one(s, &targets[0], NRD_DTYPE_F32, false);

@@ -269,6 +269,8 @@ void *dev_pool(const target *t, nrd_dtype type, size_t bytes)
     for (size_t i = 0; i < chunk / elem; i++) {
         if (type == NRD_DTYPE_F8_E4M3) {
             some[i] = (char)nrd_f32_to_f8e4m3(rnd_normal() * 0.5f);
+        } else if (type == NRD_DTYPE_I8) {
+            some[i] = (char)rnd_in(-127, 127);
         } else {
             nrd_store_f32(type, some, (int64_t)i, rnd_normal() * 0.5f);
         }

@@ -187,4 +187,24 @@ static __device__ __forceinline__ void f8_to_f16(uint32_t w, uint32_t *lo, uint3
 #endif
 }
 
+/* Four numbers of 8 bits of a cache in a word -> two registers of f16 pairs, exact. */
+template <typename C> static __device__ __forceinline__ void to_f16(uint32_t w, uint32_t *lo, uint32_t *hi)
+{
+    if constexpr (std::is_same<C, int8_t>::value) { /* 1024 + (x + 128) has the bits 0x64 and x + 128 */
+        const __half2 less = __floats2half2_rn(1152.0f, 1152.0f);
+        const uint32_t u = w ^ 0x80808080u;
+        __half2 a, b;
+        *lo = __byte_perm(u, 0x64646464u, 0x4140);
+        *hi = __byte_perm(u, 0x64646464u, 0x4342);
+        memcpy(&a, lo, 4);
+        memcpy(&b, hi, 4);
+        a = __hsub2(a, less);
+        b = __hsub2(b, less);
+        memcpy(lo, &a, 4);
+        memcpy(hi, &b, 4);
+    } else {
+        f8_to_f16(w, lo, hi);
+    }
+}
+
 #endif

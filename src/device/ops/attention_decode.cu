@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * attention_decode: softmax(scale q K^T + mask) V for sequences with few new tokens, over paged KV.
- * Shapes    rows = new tokens x heads of a KV head, in groups of at most 16; head_dim 64, 128, 256; cache bf16, fp16, F8;
+ * Shapes    rows = new tokens x heads of a KV head, in groups of at most 16; head_dim 64, 128, 256; cache bf16, fp16, F8, int8;
  *           block_tokens a power of two >= 16. Ragged contexts, window, first tokens, sink logits, softcap, token trees.
  * Work      one block (4 warps, 1 where sequences are many) a (sequence, group, KV head, split); a warp takes tiles of 32 (16-bit) or 64
- *           (F8) tokens, of which it reads what is in the context, with an online softmax of its own, straight from memory into the
+ *           (8-bit) tokens, of which it reads what is in the context, with an online softmax of its own, straight from memory into the
  *           operands of mma.sync: a lane's 16 bytes are 8 or 16 elements along the reduction dimension, and the
  *           other operand is arranged to match (any order of a sum is right). P changes lanes by a
  *           4 x 4 transposition inside each quad. Where eight rows are enough the products are turned
@@ -247,7 +247,7 @@ nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a,
     if (quantized && a->out_dtype == NRD_DTYPE_F8_E4M3 && o_dtype == a->act_dtype && s->dev->hopper &&
         b->max_q_len == 1 && p.a.n_seqs <= FEW_ROWS && eight && a->kv.n_kv_heads <= MAX_CLUSTER &&
         (a->kv.head_dim == 64 || a->kv.head_dim == 128) && kv_elem_bytes(a->kv.dtype) <= 2 &&
-        a->kv.dtype != NRD_DTYPE_I8 && aligned16(a->out)) {
+        aligned16(a->out)) {
         p.q_out = (f8 *)a->out;
         p.q_scale = a->out_row_scale;
         *quantized = true;
@@ -258,6 +258,8 @@ nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a,
             return decode_dim<bf16, bf16>(s, p, b->max_ctx_len, eight, plain, done);
         case NRD_DTYPE_F8_E4M3:
             return decode_dim<bf16, f8>(s, p, b->max_ctx_len, eight, plain, done);
+        case NRD_DTYPE_I8:
+            return decode_dim<bf16, int8_t>(s, p, b->max_ctx_len, eight, plain, done);
         default:
             return NULL;
         }
@@ -267,6 +269,8 @@ nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a,
         return decode_dim<f16, f16>(s, p, b->max_ctx_len, eight, plain, done);
     case NRD_DTYPE_F8_E4M3:
         return decode_dim<f16, f8>(s, p, b->max_ctx_len, eight, plain, done);
+    case NRD_DTYPE_I8:
+        return decode_dim<f16, int8_t>(s, p, b->max_ctx_len, eight, plain, done);
     default:
         return NULL;
     }

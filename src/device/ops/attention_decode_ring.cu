@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * attention_decode_ring: decode attention that walks through many sequences without a pause, or needs few multiprocessors, so that
  * others have the rest.
- * Shapes    one new token a sequence; F8 cache, head_dim 128, blocks of 64 tokens, up to 8 heads a KV
+ * Shapes    one new token a sequence; cache F8 or int8, head_dim 128, blocks of 64 tokens, up to 8 heads a KV
  *           head; activations bf16 or fp16. Hopper. No window, no softcap, no sink.
  * Work      One block a multiprocessor, RING_WARPS warps, each with a ring of its own of RING_SLOTS
  *           pieces of 8 KB in shared memory: K or V of 64 tokens of a head, both contiguous, brought by
@@ -67,7 +67,7 @@ static __device__ __forceinline__ void ldsm4(uint32_t *w, uint32_t addr)
 }
 
 /* O += P V of one piece; CUT: only the first `left` tokens are ours. */
-template <bool CUT>
+template <typename C, bool CUT>
 static __device__ __forceinline__ void ring_values(float (*o)[4], const uint32_t (*pb)[2], uint32_t piece,
                                                    int lane, int left)
 {
@@ -84,7 +84,7 @@ static __device__ __forceinline__ void ring_values(float (*o)[4], const uint32_t
             ldsm4(w, piece + v * 2048 + dp * 512 + lane * 16);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                f8_to_f16(CUT ? w[i] & mask : w[i], &lo[i], &hi[i]);
+                to_f16<C>(CUT ? w[i] & mask : w[i], &lo[i], &hi[i]);
             }
             mma16<false>(o[2 * dp], lo[0], lo[1], hi[0], hi[1], pb[v][0], pb[v][1]);
             mma16<false>(o[2 * dp + 1], lo[2], lo[3], hi[2], hi[3], pb[v][0], pb[v][1]);
@@ -178,7 +178,7 @@ static __device__ __forceinline__ ring_at ring_find(const int *pre, int n, int n
 }
 
 /* A warp with its ring: what it holds, and the steps of its work. */
-template <typename T> struct ring_warp {
+template <typename T, typename C> struct ring_warp {
     static constexpr int W = RING_WARPS, S = RING_SLOTS;
     static constexpr bool BF = std::is_same<T, bf16>::value;
 
@@ -373,7 +373,7 @@ template <typename T> struct ring_warp {
                 ldsm4(w, keys + u * 1024 + h * 512);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    f8_to_f16(w[i], &lo[i], &hi[i]);
+                    to_f16<C>(w[i], &lo[i], &hi[i]);
                 }
                 mma16<false>(s[2 * h], lo[0], lo[1], hi[0], hi[1], q[2 * u], q[2 * u + 1]);
                 mma16<false>(s[2 * h + 1], lo[2], lo[3], hi[2], hi[3], q[2 * u], q[2 * u + 1]);
@@ -453,9 +453,9 @@ template <typename T> struct ring_warp {
         weights(s, pb);
         wait_piece(bar0 + slot * 8, parity);
         if (cut) {
-            ring_values<true>(o, pb, ring + slot * PIECE, lane, left);
+            ring_values<C, true>(o, pb, ring + slot * PIECE, lane, left);
         } else {
-            ring_values<false>(o, pb, ring + slot * PIECE, lane, 0);
+            ring_values<C, false>(o, pb, ring + slot * PIECE, lane, 0);
         }
         done_with_piece();
     }
@@ -562,7 +562,7 @@ template <typename T> struct ring_warp {
 };
 #endif
 
-template <typename T>
+template <typename T, typename C>
 static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
     attention_decode_ring_kernel(const ring_params p)
 {
@@ -571,7 +571,7 @@ static __global__ void __launch_bounds__(RING_WARPS * 32, 1)
     uint64_t *bars = (uint64_t *)(smem + RING_WARPS * RING_SLOTS * PIECE);
     int *pre = (int *)(bars + RING_WARPS * RING_SLOTS);
     uint8_t *tail = (uint8_t *)(pre + R_MAX_SEQS + 1 + RING_WARPS);
-    ring_warp<T> w(p, pre, tail, smem, bars);
+    ring_warp<T, C> w(p, pre, tail, smem, bars);
 
     w.init_bars();
     ring_prefix(p.a, pre, tail, pre + R_MAX_SEQS + 1);
@@ -617,7 +617,7 @@ bool nrd_cuda_attention_ring_fits(const nrd_stream *s, const nrd_attention_args 
 
     return s->dev->hopper && s->dev->smem_max >= RING_SMEM && n_seqs > 0 && n_seqs <= R_MAX_SEQS &&
            (a->act_dtype == NRD_DTYPE_BF16 || a->act_dtype == NRD_DTYPE_F16) &&
-           o_dtype == a->act_dtype && kv->dtype == NRD_DTYPE_F8_E4M3 && kv->head_dim == R_HD &&
+           o_dtype == a->act_dtype && (kv->dtype == NRD_DTYPE_F8_E4M3 || kv->dtype == NRD_DTYPE_I8) && kv->head_dim == R_HD &&
            kv->block_tokens == R_TILE && a->n_heads <= R_GROUP * kv->n_kv_heads &&
            (int64_t)n_seqs * kv->n_kv_heads <= N_COUNTERS && tiles * kv->n_kv_heads < INT32_MAX / 2 &&
            a->window <= 0 && a->softcap <= 0.0f && !a->sink_logits && !a->batch->tree_mask && !a->deterministic &&
@@ -638,8 +638,9 @@ nrd_error *nrd_cuda_attention_ring(nrd_stream *s, const nrd_attention_args *a, v
     p.ws = (float *)s->split_ws;
     p.counters = s->counters;
     n_blocks = std::max(1, std::min(n_blocks, (int)(SIDE_WS_BYTES / share)));
-    const dim3 grid((unsigned)n_blocks), block(RING_WARPS * 32);
-    return a->act_dtype == NRD_DTYPE_BF16
-               ? launch(s, attention_decode_ring_kernel<bf16>, grid, block, RING_SMEM, p)
-               : launch(s, attention_decode_ring_kernel<f16>, grid, block, RING_SMEM, p);
+    const bool bf = a->act_dtype == NRD_DTYPE_BF16, ints = a->kv.dtype == NRD_DTYPE_I8;
+    return launch(s,
+                  bf ? (ints ? attention_decode_ring_kernel<bf16, int8_t> : attention_decode_ring_kernel<bf16, f8>)
+                     : (ints ? attention_decode_ring_kernel<f16, int8_t> : attention_decode_ring_kernel<f16, f8>),
+                  dim3((unsigned)n_blocks), dim3(RING_WARPS * 32), RING_SMEM, p);
 }

@@ -48,13 +48,13 @@ static __device__ __forceinline__ uint32_t keep_bytes(uint32_t v, int bytes, int
     return n >= 4 ? v : n <= 0 ? 0 : v & ((1u << (8 * n)) - 1);
 }
 
-/* The operands of product step m (of 2, F8: 4) from 16 bytes along the reduction dimension. */
-template <bool F8C>
+/* The operands of product step m (of 2, 8 bits: 4) from 16 bytes along the reduction dimension. */
+template <typename C>
 static __device__ __forceinline__ void step_of(uint4 v, int m, uint32_t *b0, uint32_t *b1)
 {
     const uint32_t w[4] = {v.x, v.y, v.z, v.w};
-    if constexpr (F8C) {
-        f8_to_f16(w[m], b0, b1);
+    if constexpr (sizeof(C) == 1) {
+        to_f16<C>(w[m], b0, b1);
     } else {
         *b0 = w[2 * m];
         *b1 = w[2 * m + 1];
@@ -391,7 +391,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool 
                     uint32_t k[2 / HALVES][2];
 #pragma unroll
                     for (int x = 0; x < 2 / HALVES; x++) {
-                        step_of<F8C>(kr[jj * 2 / HALVES + x][i], m, &k[x][0], &k[x][1]);
+                        step_of<C>(kr[jj * 2 / HALVES + x][i], m, &k[x][0], &k[x][1]);
                     }
                     if constexpr (SWAP) {
                         mma16<BF>(s[jj], k[0][0], k[1][0], k[0][1], k[1][1], aq[0], aq[1]);
@@ -534,7 +534,7 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool 
                 uint32_t w[2 / HALVES][2];
 #pragma unroll
                 for (int x = 0; x < 2 / HALVES; x++) {
-                    step_of<F8C>(v[n * 2 / HALVES + x], m, &w[x][0], &w[x][1]);
+                    step_of<C>(v[n * 2 / HALVES + x], m, &w[x][0], &w[x][1]);
                 }
                 if constexpr (SWAP) {
                     mma16<BF>(o[vb * ON + n], w[0][0], w[1][0], w[0][1], w[1][1], pa[0][m][0],
@@ -613,8 +613,8 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool 
         for (int m = 0; m < SM; m++) {
             const uint32_t *aq = q[i * SM + m];
             uint32_t k[2][2];
-            step_of<F8C>(win[x % WINDOW][0], m, &k[0][0], &k[0][1]);
-            step_of<F8C>(win[x % WINDOW][1], m, &k[1][0], &k[1][1]);
+            step_of<C>(win[x % WINDOW][0], m, &k[0][0], &k[0][1]);
+            step_of<C>(win[x % WINDOW][1], m, &k[1][0], &k[1][1]);
             mma16<BF>(s[jj], k[0][0], k[1][0], k[0][1], k[1][1], aq[0], aq[1]);
         }
     }
@@ -625,8 +625,8 @@ template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool 
 #pragma unroll
         for (int m = 0; m < SM; m++) {
             uint32_t w[2][2];
-            step_of<F8C>(win[x % WINDOW][0], m, &w[0][0], &w[0][1]);
-            step_of<F8C>(win[x % WINDOW][1], m, &w[1][0], &w[1][1]);
+            step_of<C>(win[x % WINDOW][0], m, &w[0][0], &w[0][1]);
+            step_of<C>(win[x % WINDOW][1], m, &w[1][0], &w[1][1]);
             mma16<BF>(o[x], w[0][0], w[1][0], w[0][1], w[1][1], pa[m][0], pa[m][1]);
         }
     }

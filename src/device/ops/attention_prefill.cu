@@ -38,18 +38,18 @@ static __device__ __forceinline__ void copy16(void *dst, const void *src)
                  : "memory");
 }
 
-/* Sixteen F8 -> two units of eight fp16. */
-static __device__ __forceinline__ void widen(uint4 v, uint4 *lo, uint4 *hi)
+/* Sixteen numbers of 8 bits -> two units of eight fp16. */
+template <typename C> static __device__ __forceinline__ void widen(uint4 v, uint4 *lo, uint4 *hi)
 {
-    f8_to_f16(v.x, &lo->x, &lo->y);
-    f8_to_f16(v.y, &lo->z, &lo->w);
-    f8_to_f16(v.z, &hi->x, &hi->y);
-    f8_to_f16(v.w, &hi->z, &hi->w);
+    to_f16<C>(v.x, &lo->x, &lo->y);
+    to_f16<C>(v.y, &lo->z, &lo->w);
+    to_f16<C>(v.z, &hi->x, &hi->y);
+    to_f16<C>(v.w, &hi->z, &hi->w);
 }
 
 /* A block's piece of 128 rows of one sequence and KV head: what a thread holds, and the steps of the work. */
 template <typename T, typename C, int HD> struct prefill_piece {
-    static constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
+    static constexpr bool BYTES = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
 #ifdef NRD_SM90A
     static constexpr bool WG = HD == 64 || HD == 128; /* two warpgroups of 64 rows, operands by wgmma */
 #else
@@ -189,9 +189,9 @@ template <typename T, typename C, int HD> struct prefill_piece {
                          (in & (bt - 1))) * UE;
         }
         if (v) {
-            *dst = F8C ? ((run * (bt / 8) + in / HD * 2) * HD + in % HD) * 8 : p * 8;
+            *dst = BYTES ? ((run * (bt / 8) + in / HD * 2) * HD + in % HD) * 8 : p * 8;
         } else {
-            *dst = ((in >> bt_shift) * (F8C ? 2 : 1) * P_TILE + run * bt + (in & (bt - 1))) * 8;
+            *dst = ((in >> bt_shift) * (BYTES ? 2 : 1) * P_TILE + run * bt + (in & (bt - 1))) * 8;
         }
         return block < 0 ? NULL : from;
     }
@@ -206,7 +206,7 @@ template <typename T, typename C, int HD> struct prefill_piece {
             if (p < PIECES) {
                 int dk, dv;
                 const C *k = source(tok0, p, false, &dk), *v = source(tok0, p, true, &dv);
-                if constexpr (F8C) {
+                if constexpr (BYTES) {
                     kx[x] = k ? __ldg((const uint4 *)k) : make_uint4(0, 0, 0, 0);
                     vx[x] = v ? __ldg((const uint4 *)v) : make_uint4(0, 0, 0, 0);
                 } else {
@@ -238,10 +238,10 @@ template <typename T, typename C, int HD> struct prefill_piece {
                 uint4 first, second;
                 (void)source(tok0, p, false, &dk);
                 (void)source(tok0, p, true, &dv);
-                widen(kx[x], &first, &second);
+                widen<C>(kx[x], &first, &second);
                 *(uint4 *)(stage + dk) = first;
                 *(uint4 *)(stage + dk + P_TILE * 8) = second;
-                widen(vx[x], &first, &second);
+                widen<C>(vx[x], &first, &second);
                 *(uint4 *)(stage + TILE_ELEMS + dv) = first;
                 *(uint4 *)(stage + TILE_ELEMS + dv + HD * 8) = second;
             }
@@ -449,7 +449,7 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
     w.find_tiles();
     w.load_q();
     w.load(0, smem);
-    if constexpr (piece::F8C) {
+    if constexpr (piece::BYTES) {
         w.land(0, smem);
     }
     for (int i = 0; i < w.n_tiles; i++) {
@@ -462,7 +462,7 @@ static __global__ void __launch_bounds__(P_THREADS, 1) attention_prefill_kernel(
         w.scores(s, ks);
         w.softmax(w.tile_start(i), s, pr);
         w.add_values(pr, vs, [&]() { /* F8: the next tile goes to its stage */
-            if (piece::F8C && i + 1 < w.n_tiles) {
+            if (piece::BYTES && i + 1 < w.n_tiles) {
                 w.land(i + 1, next);
             }
         });
@@ -524,6 +524,8 @@ nrd_error *nrd_cuda_attention_prefill(nrd_stream *s, const nrd_attention_args *a
             return prefill_dim<bf16, bf16>(s, p, n, n_single, done);
         case NRD_DTYPE_F8_E4M3:
             return prefill_dim<bf16, f8>(s, p, n, n_single, done);
+        case NRD_DTYPE_I8:
+            return prefill_dim<bf16, int8_t>(s, p, n, n_single, done);
         default:
             return NULL;
         }
@@ -533,6 +535,8 @@ nrd_error *nrd_cuda_attention_prefill(nrd_stream *s, const nrd_attention_args *a
         return prefill_dim<f16, f16>(s, p, n, n_single, done);
     case NRD_DTYPE_F8_E4M3:
         return prefill_dim<f16, f8>(s, p, n, n_single, done);
+    case NRD_DTYPE_I8:
+        return prefill_dim<f16, int8_t>(s, p, n, n_single, done);
     default:
         return NULL;
     }

@@ -2,7 +2,7 @@
  * attention_prefill_hopper: the prefill kernel's work on Hopper, where copies, products and softmax
  * overlap.
  * Shapes    rows = new tokens x heads of a KV head; head_dim 64, 96 or 128; cache bf16 or fp16, the activations'
- *           type, or F8 (turned into fp16 on its way to the ring, or multiplied as it is); blocks of 64 tokens.
+ *           type, int8 (turned into fp16 on its way to the ring) or F8 (likewise, or multiplied as it is); blocks of 64 tokens.
  *           Ragged batches, window, sinks, softcap.
  * Work      128 rows of a (sequence, KV head) are a piece of work, cut as attention_prefill.cu cuts them; of
  *           short prompts several that read the same tiles, brought once, are an item.
@@ -587,15 +587,16 @@ static nrd_error *hopper_dim(nrd_stream *s, const attn_params &p, int n_tokens, 
                           : hopper_launch<T, C, KIND, 128>(s, p, n_tokens, s0, n_blocks);
 }
 
-/* A cache of 16-bit numbers is of the activations' type; one of F8 is multiplied as it is or as fp16. */
+/* A cache of 16-bit numbers is of the activations' type; one of int8 as fp16, of F8 as it is or as fp16. */
 template <typename T, nrd_dtype KIND>
 static nrd_error *hopper_kind(nrd_stream *s, const nrd_attention_args *a, const attn_params &p, int s0, int n_blocks)
 {
     const int n = a->batch->n_tokens;
 
-    return a->kv.dtype != NRD_DTYPE_F8_E4M3 ? hopper_dim<T, T, KIND>(s, p, n, s0, n_blocks)
-           : a->f8_products                 ? hopper_dim<T, f8, NRD_DTYPE_F8_E4M3>(s, p, n, s0, n_blocks)
-                                            : hopper_dim<T, f8, NRD_DTYPE_F16>(s, p, n, s0, n_blocks);
+    return a->kv.dtype == NRD_DTYPE_I8        ? hopper_dim<T, int8_t, NRD_DTYPE_F16>(s, p, n, s0, n_blocks)
+           : a->kv.dtype != NRD_DTYPE_F8_E4M3 ? hopper_dim<T, T, KIND>(s, p, n, s0, n_blocks)
+           : a->f8_products                   ? hopper_dim<T, f8, NRD_DTYPE_F8_E4M3>(s, p, n, s0, n_blocks)
+                                              : hopper_dim<T, f8, NRD_DTYPE_F16>(s, p, n, s0, n_blocks);
 }
 
 nrd_error *nrd_cuda_attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
@@ -606,7 +607,7 @@ nrd_error *nrd_cuda_attention_prefill_hopper(nrd_stream *s, const nrd_attention_
     *done = s->dev->hopper && a->ahead == 0 && !a->alibi && !a->rel_bias && a->kv.block_tokens == H_TILE &&
             (p.g.hd == 64 || p.g.hd == 96 || p.g.hd == 128) && aligned16(a->kv.base) && aligned16(p.q) && aligned16(out) &&
             p.q_stride % 8 == 0 && (a->act_dtype == NRD_DTYPE_BF16 || a->act_dtype == NRD_DTYPE_F16) &&
-            (a->kv.dtype == a->act_dtype || a->kv.dtype == NRD_DTYPE_F8_E4M3);
+            (a->kv.dtype == a->act_dtype || kv_elem_bytes(a->kv.dtype) == 1);
     n_blocks = n_blocks > 0 ? n_blocks : s->dev->n_sm;
     return !*done                               ? NULL
            : a->act_dtype == NRD_DTYPE_BF16 ? hopper_kind<bf16, NRD_DTYPE_BF16>(s, a, p, n_single, n_blocks)

@@ -9,7 +9,7 @@
 #include "device/ops/hopper.cuh"
 
 enum { H_ROWS = 128, H_TILE = 64, H_STAGES = 4, H_PIECES = 4, H_THREADS = 384, H_WARPS = 8 };
-enum { H_RAW = 3 }; /* tiles of F8 as they lie in the cache, on their way to the ring */
+enum { H_RAW = 3 }; /* tiles of 8 bits as they lie in the cache, on their way to the ring */
 enum { H_COUNTER = 0, H_DONE = 1 }; /* of the stream's counters: the next item, blocks that ended */
 
 /* Rows of a (sequence, KV head) that a block does in turn, a piece of up to H_ROWS after the other. */
@@ -31,7 +31,7 @@ struct hopper_row {
     int upto, after, out;
 };
 
-/* In front of Q and the ring. Barriers of a tile: brought, used (raw: brought as F8); of Q's rows:
+/* In front of Q and the ring. Barriers of a tile: brought, used (raw: brought in 8 bits); of Q's rows:
  * brought, used; of a piece: found, done. */
 struct hopper_front {
     uint64_t full[H_STAGES], empty[H_STAGES], q_full, q_empty, found[H_PIECES], taken[H_PIECES], alone,
@@ -141,7 +141,7 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
     hopper_work w; /* the piece */
     const int32_t *table;
     const C *cache;
-    int raw_at = 0; /* F8: tiles brought to shared memory before this one */
+    int raw_at = 0; /* 8 bits: tiles brought to shared memory before this one */
 
     __device__ __forceinline__ hopper_bringer(const attn_params &params, char *smem)
         : a(params), raw(smem), front((hopper_front *)smem)
@@ -228,7 +228,7 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
     }
 
     /* Tile i on its way, in the place of the one H_RAW before it. */
-    __device__ __forceinline__ void ask_f8(int i) const
+    __device__ __forceinline__ void ask_bytes(int i) const
     {
         const int block = block_at(i), slot = (raw_at + i) % H_RAW;
         const uint32_t bar = smem_u32(front->raw + slot), to = smem_u32(raw) + sizes::RAW + slot * BYTES;
@@ -245,15 +245,15 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
     static __device__ __forceinline__ void store_wide(uint4 *to, int apart, const uint4 &x)
     {
         uint4 first, second;
-        f8_to_f16(x.x, &first.x, &first.y);
-        f8_to_f16(x.y, &first.z, &first.w);
-        f8_to_f16(x.z, &second.x, &second.y);
-        f8_to_f16(x.w, &second.z, &second.w);
+        to_f16<C>(x.x, &first.x, &first.y);
+        to_f16<C>(x.y, &first.z, &first.w);
+        to_f16<C>(x.z, &second.x, &second.y);
+        to_f16<C>(x.w, &second.z, &second.w);
         to[0] = first;
         to[apart] = second;
     }
     /* Tile i, which is on its way, in 16 bits; then tile i + H_RAW is asked for. */
-    __device__ __forceinline__ void give_f8(int i)
+    __device__ __forceinline__ void give_bytes(int i)
     {
         const int behind = item.ctx - tile_of(w, i) * H_TILE, at = raw_at + i;
         const bool there = block_at(i) >= 0;
@@ -280,7 +280,7 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
         }
         stored(i);
         if (i + H_RAW < w.n_tiles) {
-            ask_f8(i + H_RAW);
+            ask_bytes(i + H_RAW);
         }
     }
 
@@ -329,13 +329,13 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
     {
         if constexpr (WIDEN) {
             for (int i = had; i < had + H_RAW && i < w.n_tiles; i++) {
-                ask_f8(i);
+                ask_bytes(i);
             }
         }
         bring_rows(n);
         for (int i = had; i < w.n_tiles; i++) {
             if constexpr (WIDEN) {
-                give_f8(i);
+                give_bytes(i);
             } else {
                 give(i);
             }

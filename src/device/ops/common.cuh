@@ -90,7 +90,16 @@ template <typename T> static __device__ __forceinline__ void load8(const T *p, f
 
 template <typename T> static __device__ __forceinline__ void store8(T *p, const float *v)
 {
-    if constexpr (sizeof(T) == 1) { /* two e4m3 an instruction */
+    if constexpr (std::is_same<T, int8_t>::value) {
+        int8_t t[8];
+        uint2 a;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            t[i] = from_f<int8_t>(v[i]);
+        }
+        memcpy(&a, t, sizeof a);
+        *(uint2 *)p = a;
+    } else if constexpr (sizeof(T) == 1) { /* two e4m3 an instruction */
         uint16_t pair[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {

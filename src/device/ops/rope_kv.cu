@@ -524,6 +524,10 @@ static bool rope_run(nrd_stream *s, const rope_params &p, const nrd_rope_kv_args
         *err = go(bf16(), bf16());
     } else if (a->act_dtype == NRD_DTYPE_BF16 && a->kv.dtype == NRD_DTYPE_F8_E4M3) {
         *err = go(bf16(), f8());
+    } else if (a->act_dtype == NRD_DTYPE_BF16 && a->kv.dtype == NRD_DTYPE_I8) {
+        *err = go(bf16(), int8_t());
+    } else if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_I8) {
+        *err = go(f16(), int8_t());
     } else if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_F16) {
         *err = go(f16(), f16());
     } else if (a->act_dtype == NRD_DTYPE_F16 && a->kv.dtype == NRD_DTYPE_F8_E4M3) {

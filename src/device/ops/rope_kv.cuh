@@ -46,13 +46,9 @@ static __device__ __forceinline__ float place_of(const rope_params &a, int64_t t
 /* The bits of a number of the cache. */
 template <typename C> static __device__ __forceinline__ uint32_t bits_of(C v)
 {
-    if constexpr (sizeof(C) == 1) {
-        return v.v;
-    } else {
-        uint16_t u;
-        memcpy(&u, &v, 2);
-        return u;
-    }
+    std::conditional_t<sizeof(C) == 1, uint8_t, uint16_t> u;
+    memcpy(&u, &v, sizeof u);
+    return u;
 }
 
 /* RMS norm of the heads that a warp's lanes hold, LANES a head: eight elements of each half. w_lo, w_hi: this

@@ -182,5 +182,7 @@ template <typename T, typename C> nrd_error *nrd_cuda_rope_single(nrd_stream *s,
 #define SINGLE(T, C) template nrd_error *nrd_cuda_rope_single<T, C>(nrd_stream *, const rope_params &, int)
 SINGLE(bf16, bf16);
 SINGLE(bf16, f8);
+SINGLE(bf16, int8_t);
 SINGLE(f16, f16);
 SINGLE(f16, f8);
+SINGLE(f16, int8_t);
