@@ -594,7 +594,7 @@ static limit attention_limit(const attn_made *m, const target *t)
 
     if (kind->is_exact) {
         return (limit){
-            (on_unit(m, t, UNIT_FROM) ? 1e-4 : 2e-5) + step +
+            (on_unit(m, t, UNIT_FROM) ? 3e-5 : 2e-5) + step +
                 (m->c.out == kind->eight ? eight_step(m->want, m->n_looked * width_of(&m->c)) : 0),
             1e-5, 0};
     }
