@@ -8,8 +8,8 @@
  *           operand, lies in shared memory as the copy engine brings it. A block has 2 to 4 such
  *           warpgroups and two warps that fill a ring of chunks and a ring of x; the first does not
  *           wait for the kernel in front. Tiles of up to 128 or 256 rows x 8 .. 128 tokens; where
- *           these are too few, a cluster of blocks shares K and adds up in order through each other's
- *           shared memory. The cut of K is all that the results depend on besides x and W; with
+ *           these are too few, a cluster of blocks shares K: each sends its sums to the block that adds
+ *           them, in order. The cut of K is all that the results depend on besides x and W; with
  *           `deterministic` it comes from the weights alone.
  *           4 bits: 0x4300 | q is 128 + q in bf16. Less 128 and the zero point that is a small
  *           integer u, and u * d + r is two fma in bf16 with d in two pieces: u * (the low piece) + r is
@@ -40,7 +40,7 @@
 enum { HALF_SM = 113 * 1024, WHOLE_SM = 226 * 1024, SMEM_FRONT = 2048 };
 
 struct wq_plan {
-    int n, wg, groups, splits, w_stages, x_stages; /* wg = 0: none */
+    int n, wg, groups, splits, w_stages, x_stages, tables_at; /* wg = 0: none */
     size_t smem;
     double us;
 };
@@ -50,10 +50,10 @@ static bool plan_smem(wq_plan *p, int bits, int meta, int n, int most_chunks)
 {
     const int room = (p->wg == 2 ? HALF_SM : WHOLE_SM) - SMEM_FRONT;
     const int tables = p->wg * 4 * table_bytes(bits, meta, n) + SUM_TABLES * sums_bytes(bits, n);
-    const int x_stage = x_stage_bytes(n);
-    const int w_stage = p->groups * wq_chunk(bits, meta), per_chunk = 4 / boxes(n);
+    const int x_stage = x_stage_bytes(bits, n, p->wg);
+    const int w_stage = w_stage_bytes(bits, meta, p->groups), per_chunk = 4 / boxes(bits, n, p->wg);
     const int left = room - tables, pair = w_stage + per_chunk * x_stage;
-    const int sums = p->splits > 1 ? n * (p->groups * WQ_ROWS + 4) * 4 : 0;
+    const int items = n / 8 * p->wg * 4, sums = p->splits > 1 ? (items + p->splits - 1) / p->splits * p->splits * ITEM_BYTES : 0;
 
     /* as many chunks of W as of x, then what still fits of x, which is used up in pieces */
     p->w_stages = std::min(std::min(left / pair, most_chunks), (int)MAX_W_STAGES);
@@ -64,9 +64,9 @@ static bool plan_smem(wq_plan *p, int bits, int meta, int n, int most_chunks)
     if (left < p->w_stages * w_stage || p->x_stages < std::min(2, most_chunks * per_chunk)) {
         return false;
     }
-    p->smem = (size_t)(SMEM_FRONT +
-                       std::max(p->w_stages * w_stage + p->x_stages * x_stage + tables, sums));
-    return sums <= room;
+    p->tables_at = std::max(p->w_stages * w_stage + p->x_stages * x_stage, sums);
+    p->smem = (size_t)(SMEM_FRONT + p->tables_at + tables);
+    return p->tables_at <= left;
 }
 
 /* Issue slots that a chunk takes of a warp, waits included, of 1215 a microsecond; and what a block spends before
@@ -137,8 +137,8 @@ static wq_plan choose(const nrd_weight *const *w, int n_w, int bits, int meta, i
 
     best.us = 1e30;
     for (int at = 0; at < 2 * 16 * MAX_SPLITS; at++) {
-        const int wg = n == 128 ? 3 : at & 1 ? 4 : 2;
-        wq_plan p = {n, wg, (at >> 1 & 15) + 1, (at >> 5) + 1, 0, 0, 0, 0};
+        const int wg = at & 1 ? 4 : n == 128 ? 3 : 2;
+        wq_plan p = {n, wg, (at >> 1 & 15) + 1, (at >> 5) + 1, 0, 0, 0, 0, 0};
         const int most = (k_chunks + p.splits - 1) / p.splits;
         int64_t tiles = 0;
         if (p.groups > p.wg * 4 || (p.wg == 4 && n < 32) || p.splits > k_chunks ||
@@ -177,6 +177,33 @@ static wq_plan choose(const nrd_weight *const *w, int n_w, int bits, int meta, i
     return best;
 }
 
+/* The maps of x, in boxes of a stage, and of W's parts, in boxes of a tile and a chunk. */
+static bool make_maps(const cuda_device *dev, wq_params *p, const nrd_weight *const *w, int n_w, int bits, int meta, const wq_plan &plan)
+{
+    const cuuint32_t ones[4] = {1, 1, 1, 1};
+    const cuuint64_t chunk = (cuuint64_t)wq_chunk(bits, meta), inner = (cuuint64_t)map_inner(bits, meta);
+    const cuuint64_t pitch = (cuuint64_t)p->x_cols * 2;
+
+    for (int i = 0; inner > 0 && i < n_w; i++) {
+        const cuuint64_t dims[4] = {inner, chunk / 8 / inner, (cuuint64_t)p->k_chunks, (cuuint64_t)((w[i]->rows + WQ_ROWS - 1) / WQ_ROWS)};
+        const cuuint64_t strides[3] = {inner * 8, chunk, chunk * (cuuint64_t)p->k_chunks};
+        const cuuint32_t box[4] = {(cuuint32_t)dims[0], (cuuint32_t)dims[1], 1, (cuuint32_t)plan.groups};
+        if (dev->encode(&p->w_map[i], CU_TENSOR_MAP_DATA_TYPE_UINT64, 4, (void *)p->w[i], dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS) {
+            return false;
+        }
+    }
+    p->x_blocks = p->x_cols % 64 == 0;
+    if (!p->x_blocks) {
+        return tma_map(dev, &p->x, NRD_DTYPE_BF16, p->x_data, p->n_tokens, p->x_cols, plan.n);
+    }
+    const cuuint64_t dims[4] = {64, (cuuint64_t)p->n_tokens, (cuuint64_t)p->x_cols / 64, 1};
+    const cuuint64_t strides[3] = {pitch, 128, pitch * (cuuint64_t)p->n_tokens};
+    const cuuint32_t box[4] = {64, (cuuint32_t)plan.n, (cuuint32_t)boxes(bits, plan.n, plan.wg), 1};
+    return dev->encode(&p->x, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)p->x_data, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 template <int BITS, int META, int N, int WG>
 static nrd_error *wq_launch(nrd_stream *s, const wq_params &p, const wq_plan &plan)
 {
@@ -184,7 +211,7 @@ static nrd_error *wq_launch(nrd_stream *s, const wq_params &p, const wq_plan &pl
     const int64_t blocks = plan.splits > 1 ? (int64_t)p.n_units * plan.splits
                                            : std::min<int64_t>(resident, p.n_units);
     return launch_cluster(s, linear_wq_kernel<BITS, META, N, WG>, dim3((unsigned)plan.splits),
-                          dim3((unsigned)blocks), dim3(WG * 128 + 64), plan.smem, p);
+                          dim3((unsigned)blocks), dim3(WG * 128 + copy_threads(N, WG)), plan.smem, p);
 }
 
 /* ---- up to 4 rows: integers ---- */
@@ -271,10 +298,10 @@ static nrd_error *wq_run(nrd_stream *s, wq_params &p, const nrd_weight *const *w
     p.splits = plan.splits;
     p.w_stages = plan.w_stages;
     p.x_stages = plan.x_stages;
+    p.tables_at = plan.tables_at;
     p.again = p.token_tiles > 1;
-    if (!tma_map(s->dev, &p.x, NRD_DTYPE_BF16, p.x_data, p.n_tokens, p.x_cols, n)) {
-        return nrd_errorf(NRD_ERR_INTERNAL, "cuda: no tensor map for x of %d x %lld", p.n_tokens,
-                          (long long)p.x_cols);
+    if (!make_maps(s->dev, &p, w, n_w, BITS, META, plan)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cuda: no tensor map for W and x of %d x %lld", p.n_tokens, (long long)p.x_cols);
     }
     switch (n * 8 + plan.wg) {
     case 8 * 8 + 2:
@@ -289,8 +316,10 @@ static nrd_error *wq_run(nrd_stream *s, wq_params &p, const nrd_weight *const *w
         return wq_launch<BITS, META, 64, 2>(s, p, plan);
     case 64 * 8 + 4:
         return wq_launch<BITS, META, 64, 4>(s, p, plan);
-    default:
+    case 128 * 8 + 3:
         return wq_launch<BITS, META, 128, 3>(s, p, plan);
+    default:
+        return wq_launch<BITS, META, 128, 4>(s, p, plan);
     }
 }
 

@@ -2,7 +2,7 @@
  * linear_wq_kernel.cuh - the kernel of linear_wq.cu: its parameters, roles of its warps, and results.
  *
  * A block has two warps that copy (fill_w, fill_x), and warpgroups that multiply (wq_consumer); barriers of
- * full and empty stages lie between them. Blocks of a cluster share K and add up at the end (merge_splits). */
+ * full and empty stages lie between them. Blocks of a cluster share K and add up at the end (add_up). */
 #ifndef NRD_OPS_LINEAR_WQ_KERNEL_CUH
 #define NRD_OPS_LINEAR_WQ_KERNEL_CUH
 
@@ -11,9 +11,10 @@
 
 enum { MAX_PARTS = NRD_LINEAR_MAX_PARTS, MAX_SPLITS = 8, MAX_W_STAGES = 12, MAX_X_STAGES = 12 };
 enum { SUM_TABLES = 4 }; /* at most 3 in use: being read, complete, being written */
+enum { ITEM_BYTES = 512 }; /* sums of 16 rows and 8 tokens, as a warp's lanes have them */
 
 struct wq_params {
-    CUtensorMap x;
+    CUtensorMap x, w_map[MAX_PARTS]; /* x_blocks: x by blocks of 64 columns; W as map_inner() tells */
     const char *w[MAX_PARTS];
     const float *row_scale[MAX_PARTS];
     int tile_end[MAX_PARTS]; /* row tiles of the parts up to and including this one */
@@ -25,11 +26,24 @@ struct wq_params {
     int n_tokens, k_chunks, y_dtype;
     int tile_groups, token_tiles, n_units; /* units: row tiles x tiles of tokens */
     int splits, w_stages, x_stages;
+    int tables_at; /* in shared memory: behind the rings, and behind what comes there in the end */
     float softcap;
-    bool again, wide_y;
+    bool again, wide_y, x_blocks;
     const void *x_data; /* what `x` maps */
     int64_t x_cols;
 };
+
+/* A chunk as rows of a tensor of 8-byte elements: how many are a row. 0: 32 bytes a row would be all, so that plain copies are as good. */
+static constexpr __host__ __device__ int map_inner(int bits, int meta)
+{
+    const int all = wq_chunk(bits, meta) / 8;
+    for (int inner = 256; inner >= 32; inner -= 2) {
+        if (all % inner == 0) {
+            return inner;
+        }
+    }
+    return 0;
+}
 
 /* One row tile x one tile of tokens. */
 struct wq_unit {
@@ -140,13 +154,26 @@ static __device__ __forceinline__ void store_tile(const wq_params &a, const wq_u
 /* ---- the kernel ---- */
 
 /* Boxes of 64 columns of x in a stage: barriers cost as much for little x as for much. */
-static constexpr __host__ __device__ int boxes(int n)
+static constexpr __host__ __device__ int boxes(int bits, int n, int wg)
 {
-    return n <= 32 ? 4 : n == 64 ? 2 : 1;
+    return n <= 32 || (bits == 4 && n == 64 && wg == 4) ? 4 : n == 64 ? 2 : 1;
 }
-static constexpr __host__ __device__ int x_stage_bytes(int n)
+static constexpr __host__ __device__ int x_stage_bytes(int bits, int n, int wg)
 {
-    return boxes(n) * n * 128;
+    return boxes(bits, n, wg) * n * 128;
+}
+
+/* A tile's chunks, in whole lines, as copies by a map want them. */
+static constexpr __host__ __device__ int w_stage_bytes(int bits, int meta, int groups)
+{
+    return (groups * wq_chunk(bits, meta) + 127) / 128 * 128;
+}
+
+/* Threads that copy. Where accumulators want more registers than an even share, a whole warpgroup copies, for only that can give registers
+ * away. */
+static constexpr __host__ __device__ int copy_threads(int n, int wg)
+{
+    return n == 128 && wg == 4 ? 128 : 64;
 }
 
 /* Blocks of two warpgroups share an SM. */
@@ -157,18 +184,19 @@ static constexpr __host__ __device__ int blocks_of(int wg)
 
 /* What all warps of a block know: sizes, where things lie in shared memory, which share is theirs. */
 template <int BITS, int META, int N, int WG> struct wq_block {
-    static constexpr int CHUNK = wq_chunk(BITS, META), CODES = WQ_ROWS * WQ_COLS * BITS / 8;
-    static constexpr int CONSUMERS = WG * 128, BOXES = boxes(N), X_STEPS = BOXES * 4;
-    static constexpr int X_BYTES = x_stage_bytes(N);
+    static constexpr int CHUNK = wq_chunk(BITS, META), INNER = map_inner(BITS, META), CODES = WQ_ROWS * WQ_COLS * BITS / 8;
+    static constexpr int CONSUMERS = WG * 128, BOXES = boxes(BITS, N, WG), X_STEPS = BOXES * 4;
+    static constexpr int X_BYTES = x_stage_bytes(BITS, N, WG);
     static constexpr int TABLE = table_bytes(BITS, META, N), WORDS = entry_words(BITS, META, N);
     static constexpr bool FEW = is_few(BITS, N);
     static constexpr int SUMS = sums_bytes(BITS, N);
+    static constexpr bool GIVES = copy_threads(N, WG) == 128; /* registers */
     static_assert(!FEW || WG == 2, "a warp for each of the 8 groups of a chunk");
 
     const wq_params &a;
     const uint32_t base; /* of the rings; at least 1024 bytes in front of it hold the barriers */
     char *const at_base;
-    const uint32_t full_w, empty_w, full_x, empty_x, full_sums;
+    const uint32_t full_w, empty_w, full_x, empty_x, full_sums, full_parts; /* parts: the cluster's sums for this block */
     const int w_bytes, w_at;
     const int warp, lane;
     const int rank, cluster, n_clusters, k0, k1;
@@ -177,7 +205,8 @@ template <int BITS, int META, int N, int WG> struct wq_block {
         : a(params), base((smem_u32(raw) + 2047) & ~1023u), at_base(raw + (base - smem_u32(raw))),
           full_w(base - 512), empty_w(full_w + 8 * MAX_W_STAGES), full_x(empty_w + 8 * MAX_W_STAGES),
           empty_x(full_x + 8 * MAX_X_STAGES), full_sums(empty_x + 8 * MAX_X_STAGES),
-          w_bytes(a.tile_groups * CHUNK), w_at(a.x_stages * X_BYTES),
+          full_parts(full_sums + 8 * SUM_TABLES),
+          w_bytes(w_stage_bytes(BITS, META, a.tile_groups)), w_at(a.x_stages * X_BYTES),
           /* the same in all lanes, and the compiler may know */
           warp(__shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0)), lane((int)threadIdx.x & 31),
           rank((int)blockIdx.x % a.splits), cluster((int)blockIdx.x / a.splits),
@@ -186,13 +215,23 @@ template <int BITS, int META, int N, int WG> struct wq_block {
     {
     }
 
+    /* The warp that copies W needs nobody's barriers but its own, and goes on at once. */
     __device__ __forceinline__ void init_barriers() const
     {
-        if (threadIdx.x == 0) {
-            for (int i = 0; i < a.w_stages; i++) {
-                mbar_init(full_w + i * 8, 1);
-                mbar_init(empty_w + i * 8, CONSUMERS / 32);
+        constexpr int THREADS = CONSUMERS + copy_threads(N, WG);
+        if (warp == CONSUMERS / 32) {
+            if (lane == 0) {
+                for (int i = 0; i < a.w_stages; i++) {
+                    mbar_init(full_w + i * 8, 1);
+                    mbar_init(empty_w + i * 8, CONSUMERS / 32);
+                }
+                mbar_fence_init();
             }
+            __syncwarp();
+            asm volatile("bar.arrive 0, %0;" ::"n"(THREADS) : "memory");
+            return;
+        }
+        if (threadIdx.x == 0) {
             for (int i = 0; i < a.x_stages; i++) {
                 mbar_init(full_x + i * 8, 1);
                 mbar_init(empty_x + i * 8, CONSUMERS / 32);
@@ -200,10 +239,12 @@ template <int BITS, int META, int N, int WG> struct wq_block {
             for (int i = 0; FEW && i < SUM_TABLES; i++) {
                 mbar_init(full_sums + i * 8, CONSUMERS / 32);
             }
+            mbar_init(full_parts, 1);
             mbar_fence_init();
             *(volatile uint32_t *)(at_base - 16) = 0x47000000u;
         }
-        __syncthreads();
+        __syncwarp();
+        asm volatile("bar.sync 0, %0;" ::"n"(THREADS) : "memory");
     }
 
     /* One lane: W into its ring. Depends on no kernel. */
@@ -218,9 +259,14 @@ template <int BITS, int META, int N, int WG> struct wq_block {
             for (int k = k0; k < k1; k++, from += CHUNK) {
                 const uint32_t to = base + w_at + slot * w_bytes, bar = full_w + slot * 8;
                 mbar_wait(empty_w + slot * 8, parity);
-                mbar_expect(bar, u.n_groups * CHUNK);
-                for (int i = 0; i < u.n_groups; i++) {
-                    bulk_copy_hint(to + i * CHUNK, from + (int64_t)i * a.k_chunks * CHUNK, CHUNK, bar, policy);
+                if constexpr (INNER > 0) {
+                    mbar_expect(bar, (uint32_t)(a.tile_groups * CHUNK)); /* row groups behind the last are zeros */
+                    tma_4d(to, &a.w_map[u.part], 0, 0, k, u.group, bar, policy);
+                } else {
+                    mbar_expect(bar, u.n_groups * CHUNK);
+                    for (int i = 0; i < u.n_groups; i++) {
+                        bulk_copy_hint(to + i * CHUNK, from + (int64_t)i * a.k_chunks * CHUNK, CHUNK, bar, policy);
+                    }
                 }
                 if (++slot == a.w_stages) {
                     slot = 0;
@@ -241,8 +287,12 @@ template <int BITS, int META, int N, int WG> struct wq_block {
                 const uint32_t to = base + slot * X_BYTES, bar = full_x + slot * 8;
                 mbar_wait(empty_x + slot * 8, parity);
                 mbar_expect(bar, X_BYTES);
-                for (int i = 0; i < BOXES; i++) {
-                    tma_2d(to + i * (N * 128), &a.x, (k + i) * 64, token, bar, L2_EVICT_LAST);
+                if (a.x_blocks) {
+                    tma_4d(to, &a.x, 0, token, k, 0, bar, L2_EVICT_LAST);
+                } else {
+                    for (int i = 0; i < BOXES; i++) {
+                        tma_2d(to + i * (N * 128), &a.x, (k + i) * 64, token, bar, L2_EVICT_LAST);
+                    }
                 }
                 if (++slot == a.x_stages) {
                     slot = 0;
@@ -250,44 +300,6 @@ template <int BITS, int META, int N, int WG> struct wq_block {
                 }
             }
         }
-    }
-
-    /* Sums of a block's share of K lie here by token; the padding keeps a warp's stores in different banks. */
-    __device__ __forceinline__ int sums_pitch() const { return a.tile_groups * WQ_ROWS + 4; }
-
-    /* All warps: the sums of the cluster's blocks, in order, a piece a block. */
-    __device__ __forceinline__ void merge_splits() const
-    {
-        constexpr int THREADS = CONSUMERS + 64;
-        const wq_unit u(a, cluster, N);
-        const int pitch = sums_pitch(), vecs = u.n_groups * (WQ_ROWS / 4);
-        const int all = vecs * min(N, a.n_tokens - u.token);
-        pdl_wait(); /* the copying warps have not all waited yet */
-        cluster_meet();
-        for (int i = rank * THREADS + (int)threadIdx.x; i < all; i += a.splits * THREADS) {
-            const int token = i / vecs, r0 = i % vecs * 4, row = u.group * WQ_ROWS + r0;
-            const uint32_t here = base + (uint32_t)(token * pitch + r0) * 4;
-            float4 v[MAX_SPLITS];
-#pragma unroll
-            for (int r = 0; r < MAX_SPLITS; r++) {
-                if (r < a.splits) {
-                    v[r] = cluster_load4(here, r);
-                }
-            }
-            float sum[4] = {v[0].x, v[0].y, v[0].z, v[0].w};
-#pragma unroll
-            for (int r = 1; r < MAX_SPLITS; r++) {
-                if (r < a.splits) {
-                    sum[0] += v[r].x, sum[1] += v[r].y, sum[2] += v[r].z, sum[3] += v[r].w;
-                }
-            }
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                sum[j] = finish(a, load_consts(a, u.part, row + j), sum[j]);
-            }
-            store_row(a, u.part, row, u.token + token, sum);
-        }
-        cluster_meet(); /* nobody leaves while others still read */
     }
 };
 
@@ -314,8 +326,8 @@ template <int BITS, int META, int N, int WG> struct wq_consumer {
 
     __device__ __forceinline__ explicit wq_consumer(const block &of)
         : b(of), a(of.a), lane(of.lane), warp(of.warp), g(of.lane >> 2),
-          table(of.at_base + of.w_at + a.w_stages * of.w_bytes + of.warp * block::TABLE),
-          all_sums(of.at_base + of.w_at + a.w_stages * of.w_bytes + (block::CONSUMERS / 32) * block::TABLE),
+          table(of.at_base + a.tables_at + of.warp * block::TABLE),
+          all_sums(of.at_base + a.tables_at + (block::CONSUMERS / 32) * block::TABLE),
           /* from where the compiler cannot know it: a PRMT has room for one constant, and the other would
            * come from a uniform register by a move for every byte */
           top(*(volatile uint32_t *)(of.at_base - 16))
@@ -376,9 +388,7 @@ template <int BITS, int META, int N, int WG> struct wq_consumer {
             q = codes[step / (BITS == 8 ? 2 : 4) * 32];
         }
         if (META == WQ_K16 || (META != WQ_ROW && step % 2 == 0)) {
-            const int at = (META == WQ_K16 ? step : step / 2) * 16 + g;
-            e[0] = load_entry<block::WORDS>(table, at);
-            e[1] = load_entry<block::WORDS>(table, at + 8);
+            load_entries<block::WORDS>(e, table, META == WQ_K16 ? step : step / 2, g);
         }
     }
 
@@ -472,19 +482,64 @@ template <int BITS, int META, int N, int WG> struct wq_consumer {
         }
     }
 
-    /* The rings have been read to their end (a cluster has one unit): they hold the sums now. */
-    __device__ __forceinline__ void leave_sums(const wq_unit &u) const
+    /* Which item a block's share of them begins with. */
+    static __device__ __forceinline__ int share_begin(const wq_params &a, int items, int rank)
     {
-        asm volatile("bar.sync 1, %0;" ::"n"(block::CONSUMERS) : "memory");
-        float *sums = (float *)b.at_base;
-        const int pitch = b.sums_pitch(), t = lane & 3;
-        if (warp < u.n_groups) {
+        return (items * rank + a.splits - 1) / a.splits;
+    }
+
+    /* Rows of group `of` of the unit, tokens token .. + 7: the blocks' sums, `slots` items from one to the next. */
+    __device__ __forceinline__ void add_item(wq_unit u, int of, int token, const char *from, int slots)
+    {
+        const int row = (u.group + of) * WQ_ROWS;
+        const float4 *in = (const float4 *)from + lane;
+        float4 v[MAX_SPLITS];
+
 #pragma unroll
-            for (int i = 0; i < N / 2; i++) {
-                const int token = i / 4 * 8 + 2 * t + i % 2;
-                if (u.token + token < a.n_tokens) {
-                    sums[token * pitch + warp * WQ_ROWS + i / 2 % 2 * 8 + g] = acc[i];
-                }
+        for (int r = 0; r < MAX_SPLITS; r++) {
+            if (r < a.splits) {
+                v[r] = in[r * slots * (ITEM_BYTES / 16)];
+            }
+        }
+        consts[0] = load_consts(a, u.part, row + g);
+        consts[1] = load_consts(a, u.part, row + g + 8);
+        float sum[4] = {v[0].x, v[0].y, v[0].z, v[0].w};
+#pragma unroll
+        for (int r = 1; r < MAX_SPLITS; r++) {
+            if (r < a.splits) {
+                sum[0] += v[r].x, sum[1] += v[r].y, sum[2] += v[r].z, sum[3] += v[r].w;
+            }
+        }
+        u.token += token;
+        store_tile<8>(a, u, row, (float *)table, sum, consts, lane);
+    }
+
+    /* The rings have been read to their end, for a cluster has one unit: sums come there. An item is 8 tokens of a warp's 16 rows; each block adds up
+     * its share of items, in the order of the blocks. */
+    __device__ __forceinline__ void add_up(const wq_unit &u)
+    {
+        constexpr int WARPS = block::CONSUMERS / 32;
+        const int items = min(N / 8, (a.n_tokens - u.token + 7) / 8) * WARPS, slots = (items + a.splits - 1) / a.splits;
+        const int first = share_begin(a, items, b.rank), end = share_begin(a, items, b.rank + 1);
+
+        if (threadIdx.x == 0) {
+            mbar_expect(b.full_parts, (uint32_t)(a.splits * (end - first) * ITEM_BYTES));
+        }
+        cluster_meet_relaxed(); /* the others have read their rings, too */
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            const int item = j * WARPS + warp;
+            if (item < items) {
+                const int owner = item * a.splits / items, slot = b.rank * slots + item - share_begin(a, items, owner);
+                const float *v = acc + j * 4;
+                cluster_send4(b.base + (uint32_t)(slot * ITEM_BYTES + lane * 16), b.full_parts, owner, make_float4(v[0], v[1], v[2], v[3]));
+            }
+        }
+        mbar_wait(b.full_parts, 0); /* nobody else comes to this block's memory any more, so it may end before the others do */
+#pragma unroll 1
+        for (int item = first + warp; item < end; item += WARPS) {
+            if (item % WARPS < u.n_groups) {
+                add_item(u, item % WARPS, item / WARPS * 8, b.at_base + (item - first) * ITEM_BYTES, slots);
             }
         }
     }
@@ -505,17 +560,32 @@ template <int BITS, int META, int N, int WG> struct wq_consumer {
             }
             multiply_unit(u, unit + b.n_clusters >= a.n_units);
             pdl_wait(); /* the kernel in front may still read y */
-            if (a.splits > 1) {
-                leave_sums(u);
-            } else if (warp < u.n_groups) {
+            if (a.splits == 1 && warp < u.n_groups) {
                 store_tile<N>(a, u, row, (float *)table, acc, consts, lane);
             }
+        }
+        if (a.splits > 1) {
+            add_up(wq_unit(a, b.cluster, N));
         }
     }
 };
 
+/* A block's 4 + 1 warpgroups start with 96 registers a thread. */
+static __device__ __forceinline__ void give_registers()
+{
+#ifdef NRD_SM90A
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+#endif
+}
+static __device__ __forceinline__ void take_registers()
+{
+#ifdef NRD_SM90A
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
+#endif
+}
+
 template <int BITS, int META, int N, int WG>
-static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
+static __global__ void __launch_bounds__(WG * 128 + copy_threads(N, WG), blocks_of(WG))
     linear_wq_kernel(const __grid_constant__ wq_params a)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 /* launched on 9.0 only */
@@ -523,22 +593,30 @@ static __global__ void __launch_bounds__(WG * 128 + 64, blocks_of(WG))
     const wq_block<BITS, META, N, WG> b(a, raw);
 
     b.init_barriers();
-    if (b.warp == b.CONSUMERS / 32) {
-        if (b.lane == 0) {
-            b.fill_w();
-            pdl_go(); /* the last of W is under way */
+    if (b.warp >= b.CONSUMERS / 32) {
+        if constexpr (b.GIVES) {
+            give_registers();
         }
-    } else if (b.warp > b.CONSUMERS / 32) {
-        pdl_wait();
-        if (b.lane == 0) {
-            b.fill_x();
+        if (b.warp == b.CONSUMERS / 32) {
+            if (b.lane == 0) {
+                b.fill_w();
+                pdl_go(); /* the last of W is under way */
+            }
+        } else if (b.warp == b.CONSUMERS / 32 + 1) {
+            pdl_wait();
+            if (b.lane == 0) {
+                b.fill_x();
+            }
+        }
+        if (a.splits > 1) {
+            cluster_meet_relaxed(); /* as those who multiply do */
         }
     } else {
+        if constexpr (b.GIVES) {
+            take_registers();
+        }
         wq_consumer<BITS, META, N, WG> consumer(b);
         consumer.run();
-    }
-    if (a.splits > 1) {
-        b.merge_splits();
     }
 #else
     (void)a;

@@ -75,17 +75,18 @@ static constexpr __host__ __device__ int sums_bytes(int bits, int n)
 template <int W> struct wq_entry {
     uint32_t v[W];
 };
-template <int W> static __device__ __forceinline__ wq_entry<W> load_entry(const char *table, int at)
+/* The entries of rows g and g + 8, of two words side by side. */
+template <int W> static __device__ __forceinline__ void load_entries(wq_entry<W> (&e)[2], const char *table, int group, int g)
 {
-    wq_entry<W> e;
+    const uint4 *at = (const uint4 *)table + group * (W == 4 ? 16 : 8) + g;
+    const uint4 u = at[0];
     if constexpr (W == 4) {
-        const uint4 u = ((const uint4 *)table)[at];
-        e.v[0] = u.x, e.v[1] = u.y, e.v[2] = u.z, e.v[3] = u.w;
+        const uint4 v = at[8];
+        e[0].v[0] = u.x, e[0].v[1] = u.y, e[0].v[2] = u.z, e[0].v[3] = u.w;
+        e[1].v[0] = v.x, e[1].v[1] = v.y, e[1].v[2] = v.z, e[1].v[3] = v.w;
     } else {
-        const uint2 u = ((const uint2 *)table)[at];
-        e.v[0] = u.x, e.v[1] = u.y;
+        e[0].v[0] = u.x, e[0].v[1] = u.y, e[1].v[0] = u.z, e[1].v[1] = u.w;
     }
-    return e;
 }
 
 /* The entry of numbers q * d + m. */
@@ -117,7 +118,8 @@ template <int BITS, int META, bool FEW>
 static __device__ __forceinline__ void make_table(char *table, const char *meta, int lane, uint32_t top)
 {
     const int row = lane & 15, half = lane >> 4;
-    const int to = half * 64 + (FEW ? (row & 7) << 1 | row >> 3 : row); /* few: rows g and g + 8 side by side */
+    const bool pairs = FEW || BITS == 8 || META == WQ_S; /* rows g and g + 8 side by side */
+    const int place = pairs ? (row & 7) << 1 | row >> 3 : row, to = half * 64 + place;
 
     if constexpr (META == WQ_S) {
         const uint2 u = ((const uint2 *)meta)[row * 2 + half];
@@ -148,7 +150,7 @@ static __device__ __forceinline__ void make_table(char *table, const char *meta,
         const float d = __half2float(((const __half *)meta)[128 + row]);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            store_entry<BITS, META, FEW>(table, (half * 8 + i) * 16 + row,
+            store_entry<BITS, META, FEW>(table, (half * 8 + i) * 16 + place,
                                     d * (byte_at(i < 4 ? f.x : f.y, i % 4, top) - 32896.0f), 0.0f);
         }
     }
