@@ -23,8 +23,8 @@
  * Bound     few rows: memory: codes and scales, 4.5 bits a number for Q4_0, 5 for Q4_1, 4.6
  *           for Q4_K, 8.5 for Q8_0, 8.6 for Q6_K; from 128 the tensor cores. Issue slots of 16 x 16
  *           numbers: an SM's quarter has 30 (4 bits) or 57 (8 bits) in the time of memory.
- * Measured  NVIDIA H200, a Llama-3.1-8B layer in Q4_0: 63 us for a row, 66 for 8, 71 for 16, 97 for 64, 146 for
- *           128, 1,490 for 2,048; Q8_0 78, 79, 83, 110, 162, 1,565 (2026-11-22, make gpu-bench).
+ * Measured  NVIDIA H200, a Llama-3.1-8B layer in Q4_0: 59 us for 8 rows, 73 for 16, 95 for 64, 128 for 128, 354 for 512,
+ *           1,300 for 2,048 (2026-11-30, make gpu-bench).
  * Tried     mma.sync, 16 rows a launch, exact products with sums scaled in f32 (H200, a Llama-3.1-8B
  *           layer in Q4_0): 54 us for a row, 71 for 8, 105 for 16, and as much again for each 16 more.
  *           x by the blocks of a cluster to each other: as fast at 64 rows, 5 to 10 % slower from 128 on. What 64 rows wait for:
