@@ -337,7 +337,7 @@ $(B)/tests/unit/guided/test_guided: private LDFLAGS += -Wl,--wrap=clock_gettime
 # Their calls of the allocator go through tests/unit/no_memory.h.
 $(B)/tests/unit/%/test_no_memory: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc strdup strndup \
     vasprintf asprintf __vasprintf_chk __asprintf_chk)
-$(B)/tests/unit/tools/test_quantize: $(addprefix $(B)/obj/tools/quantize/,awq.o cache.o gptq.o grid.o input.o math.o nearest.o pack.o pack_gptq.o pack_tensor.o refine.o smooth.o)
+$(B)/tests/unit/tools/test_quantize: $(addprefix $(B)/obj/tools/quantize/,awq.o cache.o gptq.o grid.o input.o math.o nearest.o pack.o pack_gptq.o pack_tensor.o refine.o smooth.o together.o)
 $(B)/tests/%: $(B)/tests/%.o $(OBJ_nereid)
 	$(link)
 	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)

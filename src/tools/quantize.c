@@ -18,8 +18,10 @@
 #include "tools/quantize/pack_gptq.h"
 #include "tools/quantize/report.h"
 #include "tools/quantize/speed.h"
+#include "tools/quantize/together.h"
 #include "tools/tools.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +44,7 @@ typedef struct {
     int32_t calib_size, calib_length, group, threads;
     int64_t seed;
     double damping;
-    double auto_bits;
+    double auto_bits, calib_memory;
     const char *alpha, *autoq_format, *mixed, *cache, *output_format, *device;
     bool quantize_lm_head, zero_point, no_eval, no_act_order, gptq, per_tensor, static_inputs;
     bool mixes_inputs; /* int8_wo beside a format that rounds inputs */
@@ -60,8 +62,11 @@ typedef struct job {
     nrd_qtexts calibration, evaluation;
     nrd_model_path engine; /* of the float model; opened when it is needed */
     nrd_qcalibration *calib;
+    bool has_room; /* make_room() was here */
     nrd_qmix mix;
     nrd_qfolder *folder;
+    nrd_progress *bar;
+    pthread_mutex_t lock; /* of these three, where several layers are at it */
     nrd_str settings_json;
 } job;
 
@@ -257,27 +262,42 @@ static nrd_error *choose_mix(job *j, const char *path)
     return NULL;
 }
 
-static nrd_error *quantize_layer(job *j, int32_t layer, const char *path)
+/* Several layers' turns meet at what is one: the statistics, the folder and the bar. */
+static nrd_error *quantize_layer(void *user, nrd_qmath *m, int32_t layer)
 {
+    job *j = user;
     nrd_error *err = NULL;
     nrd_qresult r = {0};
     nrd_str note = {0};
     nrd_qinput *inputs = NULL;
     nrd_qcache *cache = NULL;
+    const char *unused;
     const nrd_qlayer *y = layer >= 0 ? &j->modules.layers[layer] : NULL;
     size_t first = y ? y->first : 0, n = y ? y->n : 0;
 
     for (; !y && first < j->modules.n && j->modules.modules[first].layer >= 0; first++) {
     }
     n = y ? n : j->modules.n - first;
-    if (y && ((n && calibrates(j)) || (y->attention && calibrates_cache(j)))) {
-        NRD_TRY_GOTO(need_calibration(j, path), err, done);
-        NRD_TRY_GOTO(nrd_qcalibration_layer(j->calib, layer, &inputs, &cache), err, done);
+    pthread_mutex_lock(&j->lock);
+    const bool is_there = nrd_qfolder_has(j->folder, layer, &unused);
+    if (is_there) {
+        nrd_progress_skip(j->bar, 1);
+    } else if (y && ((n && calibrates(j)) || (y->attention && calibrates_cache(j)))) {
+        err = nrd_qcalibration_layer(j->calib, layer, &inputs, &cache);
     }
-    NRD_TRY_GOTO(nrd_qlayer_quantize(&r, j->math, &j->settings, &j->modules, first, is_copy(j) ? 0 : n, y, inputs,
-                                     cache), err, done);
+    pthread_mutex_unlock(&j->lock);
+    if (is_there || err) {
+        return err;
+    }
+    NRD_TRY_GOTO(nrd_qlayer_quantize(&r, m, &j->settings, &j->modules, first, is_copy(j) ? 0 : n, y, inputs, cache), err, done);
     nrd_qreport_note(&note, &r);
-    err = nrd_qfolder_put(j->folder, j->math, layer, &j->settings.scheme, &r, nrd_str_cstr(&note));
+    pthread_mutex_lock(&j->lock);
+    if (inputs) {
+        nrd_qcalibration_done(j->calib, layer);
+    }
+    err = nrd_qfolder_put(j->folder, m, layer, &j->settings.scheme, &r, nrd_str_cstr(&note));
+    nrd_progress_add(j->bar, 1);
+    pthread_mutex_unlock(&j->lock);
 done:
     nrd_qresult_fini(&r);
     nrd_str_fini(&note);
@@ -296,21 +316,52 @@ static uint64_t source_bytes(const job *j, uint64_t *out_numbers)
     return n;
 }
 
+/* Of the memory beside the model layers under way come first: one more gains more than a longer pass. */
+static nrd_error *make_room(job *j, nrd_qtogether *t)
+{
+    if (j->has_room || !nrd_qmath_is_far(j->math)) {
+        return NULL;
+    }
+    const double asked = j->o->calib_memory * 1e9, most = 0.9 * (double)nrd_qmath_free_bytes(j->math), bytes = asked < most ? asked : most;
+    const double each = nrd_qtogether_bytes(nrd_qcalibration_widest(j->calib));
+    const int n = nrd_qtogether_room(j->math, each + nrd_qcalibration_layer_bytes(j->calib), bytes);
+    j->has_room = true;
+    nrd_qcalibration_make_room(j->calib, bytes - n * each, n);
+    return n > 1 ? nrd_qtogether_open(t, j->o->device, j->o->threads, n) : NULL;
+}
+
+/* From `layer` on, those that have statistics now; *end: the next one. */
+static nrd_error *quantize_some(job *j, nrd_qtogether *t, int32_t layer, int32_t *end, const char *path)
+{
+    const char *note;
+    nrd_qinput *inputs;
+    nrd_qcache *cache;
+
+    *end = layer + 1;
+    if (layer < 0 || nrd_qfolder_has(j->folder, layer, &note) || !(calibrates(j) || calibrates_cache(j))) {
+        return quantize_layer(j, j->math, layer);
+    }
+    NRD_TRY(need_calibration(j, path));
+    NRD_TRY(make_room(j, t));
+    if (t->n == 0) {
+        return quantize_layer(j, j->math, layer);
+    }
+    NRD_TRY(nrd_qcalibration_layer(j->calib, layer, &inputs, &cache));
+    *end = nrd_qcalibration_end(j->calib);
+    return nrd_qtogether_each(t, layer, *end, quantize_layer, j);
+}
+
 static nrd_error *quantize_all(job *j, const char *path)
 {
     nrd_error *err = NULL;
-    const char *note;
-    nrd_progress *bar = nrd_progress_new_of(j->settings.scheme.name, (uint64_t)j->modules.n_layers + 1, "layers");
+    nrd_qtogether together = {0};
 
-    for (int32_t layer = -1; layer < j->modules.n_layers && !err; layer++) {
-        if (nrd_qfolder_has(j->folder, layer, &note)) {
-            nrd_progress_skip(bar, 1);
-            continue;
-        }
-        err = quantize_layer(j, layer, path);
-        nrd_progress_add(bar, 1);
+    j->bar = nrd_progress_new_of(j->settings.scheme.name, (uint64_t)j->modules.n_layers + 1, "layers");
+    for (int32_t layer = -1, end; layer < j->modules.n_layers && !err; layer = end) {
+        err = quantize_some(j, &together, layer, &end, path);
     }
-    nrd_progress_done(bar);
+    nrd_progress_done(j->bar);
+    nrd_qtogether_close(&together);
     nrd_qcalibration_close(j->calib); /* the engine's memory is wanted for measuring */
     j->calib = NULL;
     return err;
@@ -597,13 +648,15 @@ static void say_what_is_unused(const job *j)
     say_unused(o->group > 0 && !has_groups, "--awq_block_size", s->name, "has scales of its own extent");
     say_unused(o->alpha && s->method != NRD_QMETHOD_SMOOTH, "--alpha", s->name, "does not smooth inputs; int8_sq does");
     say_unused(o->no_act_order && !orders, "--no_act_order", s->name, "rounds to the nearest");
+    say_unused(o->calib_memory != 4 && !nrd_qmath_is_far(j->math), "--calib_memory", "a CPU", "keeps statistics of 2 GiB, and one layer at a time");
     say_unused(o->calib_dataset && !calibrates(j) && !calibrates_cache(j), "--calib_dataset", s->name, "reads no text");
 }
 
 static nrd_error *quantize(const options *o)
 {
     nrd_error *err = NULL;
-    job j = {.o = o, .settings = {.damping = o->damping, .by_size = !o->no_act_order, .mixes_inputs = o->mixes_inputs}};
+    job j = {.o = o, .settings = {.damping = o->damping, .by_size = !o->no_act_order, .mixes_inputs = o->mixes_inputs},
+             .lock = PTHREAD_MUTEX_INITIALIZER};
     char *path = NULL;
     const uint64_t start = nrd_now_ns();
 
@@ -623,7 +676,7 @@ static nrd_error *quantize(const options *o)
     settle_wide(&j);
     NRD_TRY_GOTO(settle_format(&j), err, done);
     NRD_TRY_GOTO(open_texts(&j, path), err, done);
-    NRD_TRY_GOTO(nrd_qmath_open(&j.math, o->device, o->threads), err, done);
+    NRD_TRY_GOTO(nrd_qmath_open(&j.math, o->device, o->threads, 0, 1), err, done);
     say_what_is_unused(&j);
     put_settings(&j, path);
     NRD_TRY_GOTO(nrd_qfolder_open(&j.folder, o->output_dir, j.src, &j.modules, nrd_str_cstr(&j.settings_json),
@@ -671,6 +724,8 @@ static const nrd_opt rows[] = {
     OPT_IN(INT, "calib_size", NULL, calib_size, "N", "512", 1, 1 << 24, "windows of it at most"),
     OPT_IN(INT, "calib_max_seq_length", "--tokenizer_max_seq_length", calib_length, "N", "512", 8, 1 << 20,
            "tokens of a window"),
+    OPT(NUM, "calib_memory", NULL, calib_memory, "GB", "4",
+        "of a GPU, beside the model: for statistics and for layers under way, up to four at a time"),
     OPT(I64, "seed", "--random_seed", seed, "N", "1234", "which windows are drawn of more"),
     OPT(STR, "eval_dataset", NULL, eval_dataset, "FILE", "a text that is built in", "to measure on, before and after"),
     OPT(FLAG, "no_eval", NULL, no_eval, NULL, NULL, "do not measure perplexity"),
@@ -708,7 +763,7 @@ const nrd_tool_table nrd_quantize_table = NRD_TOOL_TABLE("quantize", usage, rows
 int nrd_tool_quantize(int argc, char **argv)
 {
     options o = {.output_dir = "exported_model", .calib_size = 512, .calib_length = 512, .seed = 1234,
-                 .damping = 0.01, .device = "cpu"};
+                 .damping = 0.01, .device = "cpu", .calib_memory = 4};
     const char *word = NULL;
     char most[MAX_NAME] = "";
     size_t n = 0;
@@ -727,6 +782,10 @@ int nrd_tool_quantize(int argc, char **argv)
     }
     if (!(o.auto_bits >= 0 && o.auto_bits <= 16)) {
         fprintf(stderr, "nereid quantize: --auto_quantize_bits must be in [0, 16], and is %g; 0 is no budget\n", o.auto_bits);
+        return 2;
+    }
+    if (!(o.calib_memory > 0 && o.calib_memory <= 1e6)) {
+        fprintf(stderr, "nereid quantize: --calib_memory must be in (0, 1000000] gigabytes, and is %g\n", o.calib_memory);
         return 2;
     }
     if (!(o.damping > 0 && o.damping <= 1)) {

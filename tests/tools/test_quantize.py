@@ -531,7 +531,7 @@ def test_wrong_options_are_refused_by_name(home, tmp_path, words, message):
 
 @pytest.mark.parametrize("words, said", [
     ("--auto_quantize_bits 17", "--auto_quantize_bits must be in [0, 16], and is 17"), ("--damp_percent 0", "--damp_percent must be in (0, 1], and is 0"),
-    ("--threads -3", "--threads: -3 is not between 0 and 1024"), ("--calib_size 0", "--calib_size: 0 is not between")])
+    ("--calib_memory 0", "--calib_memory must be in (0, 1000000] gigabytes, and is 0"), ("--threads -3", "--threads: -3 is not between 0 and 1024"), ("--calib_size 0", "--calib_size: 0 is not between")])
 def test_numbers_out_of_range_are_refused_by_name(home, tmp_path, words, said):
     assert said in run("quantize", "--model_dir", home / "llama3", "--qformat", "int8_sq", *words.split(), status=2, cwd=tmp_path)
 

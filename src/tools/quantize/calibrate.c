@@ -5,10 +5,9 @@
 #include "base/progress.h"
 #include "nereid/executor.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#define STATISTICS_BYTES (2.0 * (1 << 30)) /* of a pass; but at least one layer's */
 
 struct nrd_qcalibration {
     nrd_exec *exec;
@@ -20,6 +19,8 @@ struct nrd_qcalibration {
     nrd_qcache *caches;   /* [n_layers], of all since the first pass; NULL: not kept */
     bool keeps_inputs, keeps_rows;
     int32_t first, end;   /* layers whose inputs are there, or are being collected */
+    double room;          /* bytes of a pass's statistics */
+    int32_t at_a_time;
     bool probes;          /* nothing is collected */
     const nrd_qprobe *probe;
     nrd_error *err;       /* of the engine's thread, looked at when it has answered */
@@ -81,6 +82,8 @@ nrd_error *nrd_qcalibration_open(nrd_qcalibration **out, const char *engine, con
     c->modules = modules;
     c->texts = texts;
     c->math = math;
+    c->room = NRD_QCALIBRATION_BYTES;
+    c->at_a_time = 1;
     NRD_NEW_GOTO(c->inputs, first_of(c, modules->n_layers), err, fail);
     NRD_NEW_GOTO(c->cols, first_of(c, modules->n_layers), err, fail);
     c->keeps_inputs = (what & NRD_QCALIBRATE_INPUTS) != 0;
@@ -195,13 +198,46 @@ static nrd_error *run_pass(nrd_qcalibration *c)
         nrd_progress_add(bar, n);
     }
     nrd_progress_done(bar);
-    for (int64_t i = first_of(c, c->first); c->keeps_inputs && i < first_of(c, c->end) && !err; i++) {
-        err = nrd_qinput_finish(&c->inputs[i], c->math);
-    }
     return err;
 }
 
 enum { FEW = 1 }; /* SmolLM2, E4M3, 384 tokens: half of the products are within 0.65 and 0.97 of what a backward pass over others says */
+
+int64_t nrd_qcalibration_widest(const nrd_qcalibration *c)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < first_of(c, c->modules->n_layers); i++) {
+        most = c->cols[i] > most ? c->cols[i] : most;
+    }
+    return most;
+}
+
+double nrd_qcalibration_layer_bytes(const nrd_qcalibration *c)
+{
+    double most = 0;
+    for (int32_t i = 0; i < c->modules->n_layers; i++) {
+        most = fmax(most, layer_bytes(c, i));
+    }
+    return most;
+}
+
+void nrd_qcalibration_make_room(nrd_qcalibration *c, double bytes, int32_t at_a_time)
+{
+    c->at_a_time = at_a_time;
+    c->room = bytes > NRD_QCALIBRATION_BYTES ? bytes : NRD_QCALIBRATION_BYTES;
+}
+
+void nrd_qcalibration_done(nrd_qcalibration *c, int32_t layer)
+{
+    for (int p = 0; p < c->modules->n_inputs; p++) {
+        nrd_qinput_fini(&c->inputs[first_of(c, layer) + p], c->math);
+    }
+}
+
+int32_t nrd_qcalibration_end(const nrd_qcalibration *c)
+{
+    return c->end;
+}
 
 nrd_qtexts nrd_qcalibration_few(const nrd_qcalibration *c)
 {
@@ -232,11 +268,17 @@ nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput
         c->first = layer;
         for (c->end = layer + 1; c->end < c->modules->n_layers; c->end++) {
             bytes += layer_bytes(c, c->end);
-            if (bytes > STATISTICS_BYTES) {
+            if (bytes > c->room) {
                 break;
             }
         }
+        if (c->end < c->modules->n_layers && c->end - layer > c->at_a_time) {
+            c->end -= (c->end - layer) % c->at_a_time;
+        }
         NRD_TRY(run_pass(c));
+    }
+    for (int64_t i = first_of(c, layer); c->keeps_inputs && i < first_of(c, layer + 1); i++) {
+        NRD_TRY(nrd_qinput_finish(&c->inputs[i], c->math));
     }
     *out = c->keeps_inputs ? &c->inputs[first_of(c, layer)] : NULL;
     *out_cache = c->caches ? &c->caches[layer] : NULL;

@@ -33,6 +33,17 @@ void nrd_qcalibration_close(nrd_qcalibration *c);
 /* The inputs [n_inputs] of a layer (NULL where they are not kept) and what its cache held (likewise); runs a pass for it and those behind it, as many as fit, where they are not there, and
  * gives up those of the pass before. The caller may change them. */
 nrd_error *nrd_qcalibration_layer(nrd_qcalibration *c, int32_t layer, nrd_qinput **out, nrd_qcache **out_cache) NRD_MUST_USE;
+/* Columns of the widest input. */
+int64_t nrd_qcalibration_widest(const nrd_qcalibration *c);
+#define NRD_QCALIBRATION_BYTES (2.0 * (1 << 30)) /* of a pass's statistics, where nobody says more; but at least one layer's */
+/* From now on they may take so many; passes are for multiples of at_a_time layers, where more have room. */
+void nrd_qcalibration_make_room(nrd_qcalibration *c, double bytes, int32_t at_a_time);
+/* What those of the largest layer take. */
+double nrd_qcalibration_layer_bytes(const nrd_qcalibration *c);
+/* A layer's inputs are not asked for again before the next pass. */
+void nrd_qcalibration_done(nrd_qcalibration *c, int32_t layer);
+/* The layer behind those of the last pass. */
+int32_t nrd_qcalibration_end(const nrd_qcalibration *c);
 /* Gives up all inputs, and what the caller has changed with them: the next call runs a pass. */
 void nrd_qcalibration_forget(nrd_qcalibration *c);
 

@@ -27,13 +27,13 @@ struct nrd_qmath {
     nrd_threads *threads; /* a layer has thousands of short loops: threads made for each would take longer than they */
 };
 
-static int32_t threads_of(const nrd_qmath *m, const nrd_device_info *info, int32_t asked)
+static int32_t threads_of(const nrd_qmath *m, const nrd_device_info *info, int32_t asked, int n_shares)
 {
-    const int64_t n = asked > 0 ? asked : m->is_far ? (int64_t)sysconf(_SC_NPROCESSORS_ONLN) : info->n_threads;
+    const int64_t n = (asked > 0 ? asked : m->is_far ? (int64_t)sysconf(_SC_NPROCESSORS_ONLN) : info->n_threads) / n_shares;
     return n < 1 ? 1 : n > MAX_THREADS ? (int32_t)MAX_THREADS : (int32_t)n;
 }
 
-nrd_error *nrd_qmath_open(nrd_qmath **out, const char *device, int32_t n_threads)
+nrd_error *nrd_qmath_open(nrd_qmath **out, const char *device, int32_t n_threads, int share, int n_shares)
 {
     nrd_error *err = NULL;
     nrd_qmath *m = NULL;
@@ -50,7 +50,7 @@ nrd_error *nrd_qmath_open(nrd_qmath **out, const char *device, int32_t n_threads
         err = nrd_errorf(NRD_ERR_UNSUPPORTED, "the device '%s' does not multiply matrices of float32", info.name);
         goto fail;
     }
-    NRD_TRY_GOTO(nrd_threads_new(&m->threads, threads_of(m, &info, n_threads), 0, 1), err, fail);
+    NRD_TRY_GOTO(nrd_threads_new(&m->threads, threads_of(m, &info, n_threads, n_shares), share, n_shares), err, fail);
     *out = m;
     return NULL;
 
@@ -92,6 +92,19 @@ int64_t nrd_qmath_good_rows(const nrd_qmath *m)
 bool nrd_qmath_is_far(const nrd_qmath *m)
 {
     return m->is_far;
+}
+
+uint64_t nrd_qmath_free_bytes(const nrd_qmath *m)
+{
+    nrd_device_info info;
+
+    m->dev->ops->get_info(m->dev, &info);
+    return info.mem_free_bytes;
+}
+
+int nrd_qmath_threads(const nrd_qmath *m)
+{
+    return nrd_threads_size(m->threads);
 }
 
 /* Memory that grows to `bytes`. */

@@ -16,13 +16,16 @@
 
 typedef struct nrd_qmath nrd_qmath;
 
-/* device: as nrd_device_open takes it. n_threads 0: one for each core. */
-nrd_error *nrd_qmath_open(nrd_qmath **out, const char *device, int32_t n_threads) NRD_MUST_USE;
+/* device: as nrd_device_open takes it. n_threads 0: one for each core; of a device with memory of its own the share-th of n_shares gets its
+ * part of them. */
+nrd_error *nrd_qmath_open(nrd_qmath **out, const char *device, int32_t n_threads, int share, int n_shares) NRD_MUST_USE;
 void nrd_qmath_close(nrd_qmath *m);
 /* How many rows a product of large matrices should have at least, so that moving them takes little of its time. */
 int64_t nrd_qmath_good_rows(const nrd_qmath *m);
 
 bool nrd_qmath_is_far(const nrd_qmath *m); /* the device has memory of its own */
+uint64_t nrd_qmath_free_bytes(const nrd_qmath *m); /* of it, now */
+int nrd_qmath_threads(const nrd_qmath *m);
 
 /* A matrix [rows][cols] that many products take; it is borrowed until unload. Zeroed: nothing to unload. */
 typedef struct nrd_qmatrix {

@@ -8,6 +8,7 @@
 #include "tools/quantize/pack.h"
 #include "tools/quantize/refine.h"
 #include "tools/quantize/smooth.h"
+#include "tools/quantize/together.h"
 
 #include "model/quant/quant.h"
 
@@ -55,7 +56,7 @@ static int setup(void **state)
             x[t * COLS + c] = (noise(&seed) + common) * (c % 16 == 3 ? 20.0f : 1.0f);
         }
     }
-    nrd_error *err = nrd_qmath_open(&math_, "cpu", 2);
+    nrd_error *err = nrd_qmath_open(&math_, "cpu", 2, 0, 1);
     return err != NULL;
 }
 
@@ -775,6 +776,61 @@ static void packed_words_hold_the_codes(void **state)
     nrd_qrows_fini(&y.rows);
 }
 
+/* ---- several layers at a time ---- */
+
+typedef struct counted {
+    _Atomic int32_t done[9];
+    int32_t fails;
+} counted;
+
+static nrd_error *count_one(void *user, nrd_qmath *m, int32_t i)
+{
+    counted *c = user;
+    nrd_qmatrix part = {0};
+    float y[2];
+
+    if (nrd_qmath_threads(m) != 1) { /* half of two */
+        return nrd_errorf(NRD_ERR_INTERNAL, "%d threads", nrd_qmath_threads(m));
+    }
+    NRD_TRY(nrd_qmatrix_load(m, w, 2, COLS, &part));
+    NRD_TRY(nrd_qmatrix_times(m, &part, x, 1, y));
+    nrd_qmatrix_unload(m, &part);
+    c->done[i]++;
+    return i >= c->fails ? nrd_errorf(NRD_ERR_INVALID_ARG, "number %d", i) : NULL;
+}
+
+static void each_layer_is_done_once(void **state)
+{
+    nrd_qtogether t;
+    counted c = {.fails = 9};
+
+    (void)state;
+    assert_int_equal(nrd_qtogether_room(math_, nrd_qtogether_bytes(COLS), 1e12), 1); /* on a CPU one after the other */
+    ok(nrd_qtogether_open(&t, "cpu", 2, 2));
+    ok(nrd_qtogether_each(&t, 2, 9, count_one, &c));
+    for (int i = 0; i < 9; i++) {
+        assert_int_equal(c.done[i], i >= 2);
+    }
+    ok(nrd_qtogether_each(&t, 3, 4, count_one, &c)); /* one alone */
+    nrd_qtogether_close(&t);
+}
+
+static void the_first_layer_that_fails_ends_the_others(void **state)
+{
+    nrd_qtogether t;
+    counted c = {.fails = 4};
+
+    (void)state;
+    ok(nrd_qtogether_open(&t, "cpu", 2, 2));
+    nrd_error *err = nrd_qtogether_each(&t, 0, 9, count_one, &c);
+    assert_non_null(err);
+    assert_string_equal(nrd_error_message(err), "number 4");
+    nrd_error_free(err);
+    assert_int_equal(c.done[0] + c.done[1] + c.done[2] + c.done[3] + c.done[4], 5);
+    assert_int_equal(c.done[6] + c.done[7] + c.done[8], 0);
+    nrd_qtogether_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -801,6 +857,8 @@ int main(void)
         cmocka_unit_test(a_pair_that_turns_is_as_long_as_it_ever_gets),
         cmocka_unit_test(even_channels_go_equally_far),
         cmocka_unit_test(packed_words_hold_the_codes),
+        cmocka_unit_test(each_layer_is_done_once),
+        cmocka_unit_test(the_first_layer_that_fails_ends_the_others),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
