@@ -67,7 +67,7 @@ typedef struct nrd_cpu_kernels {
     void (*lora_add)(nrd_dtype t, const void *b, int64_t b_stride, int32_t rank, const float *h, int64_t h_stride,
                      int32_t n_tokens, int64_t n, float *y, int64_t y_stride);
     void (*attention_tile)(const nrd_attn_tile *w);
-    /* The same of up to NRD_ATTN_MX_ROWS rows, without a state, tree, alibi or rel_bias. Bits of its own. NULL: no matrix unit. */
+    /* The same of up to NRD_ATTN_MX_ROWS rows, without a state, tree, alibi or rel_bias, of no float32 cache. Bits of its own. NULL: no matrix unit. */
     void (*attention_mx)(const nrd_attn_tile *w);
     void (*attention_merge)(int rows, int32_t dim, float *tm, float *tl, float *t, const float *m, const float *l,
                             const float *o);

@@ -3,8 +3,9 @@
  *
  * Method    As the other forms, chunk by chunk of 64 tokens, with up to NRD_ATTN_MX_ROWS rows: K and V of NRD_ATTN_MX_CHUNKS chunks
  *           become tiles of bfloat16 in L2 once for all of them, and 16 rows at a time go through these. Queries are high + low, two
- *           bfloat16 each. So are float32 and float16 caches and the weights that meet them; the product of both low ones is left out.
+ *           bfloat16 each. So are float16 caches and the weights that meet them; the product of both low ones is left out.
  *           bfloat16 and int8 caches are one; weights that meet them are cut to one, and so is their sum. Sums are float32.
+ *           float32 caches, which encoders have, would lose digits: they keep the other forms.
  *           Scores count in powers of two (log2(e) is in the scale). The maximum that weights refer to moves only when a
  *           chunk's is MX_SLACK above it, so that sums are seldom scaled.
  * Tiles     Pairs of k are (i, 16 + i) of every 32: queries, keys and values then take the same two vectors each.
@@ -114,12 +115,11 @@ NRD_KERNEL void mx_values(const int type, const bool has_low, int32_t dim, const
             mx_values(NRD_DTYPE_##type, has_low, dim, group + g, v + g / 2 * x->n_cols * x->n_parts * MX_TILE); \
         }                                                                                          \
     }
-MX_TYPE(F32, true)
 MX_TYPE(F16, true)
 MX_TYPE(BF16, false)
 MX_TYPE(I8, false)
-static void (*const mx_chunk_table[4])(const mx_work *x, const attn_group *group, uint8_t *k, uint8_t *v) = {
-    mx_chunk_F32, mx_chunk_F16, mx_chunk_BF16, mx_chunk_I8};
+static void (*const mx_chunk_table[3])(const mx_work *x, const attn_group *group, uint8_t *k, uint8_t *v) = {
+    mx_chunk_F16, mx_chunk_BF16, mx_chunk_I8}; /* by type_id - 1 */
 
 /* ---- products: sums 0 to 3, rows 4 (high) and 5 (low), tiles 6 and 7 ---- */
 
@@ -524,7 +524,7 @@ static void mx_end_split(mx_work *x)
     x->t.fresh = false;
 }
 
-/* As attention_tile, of a sequence's rows without a state, tree or biases. */
+/* As attention_tile, of a sequence's rows without a state, tree or biases, over a cache that is not float32. */
 static void attention_mx(const nrd_attn_tile *w)
 {
     static const mx_config config = {.palette = 1,
@@ -538,7 +538,7 @@ static void attention_mx(const nrd_attn_tile *w)
     x.n_tiles = (t->rows + 15) / 16;
     x.n_steps = (dim + 31) / 32;
     x.n_cols = dim / 16;
-    x.n_parts = t->type_id < 2 ? 2 : 1;
+    x.n_parts = t->type_id == 1 ? 2 : 1;
     x.n_chunks = 0;
     x.s = w->scratch;
     x.p = (uint8_t *)(x.s + 2 * 1024);
@@ -560,7 +560,7 @@ static void attention_mx(const nrd_attn_tile *w)
             if (chunk >= t->from_chunk || chunk <= t->sink_end) {
                 attn_group *group = x.group[x.n_chunks];
                 find_groups(t, w->seq, w->kv_head, t->last_group, chunk, group);
-                mx_chunk_table[t->type_id](&x, group, x.k + x.n_chunks * x.n_steps * ATTN_CHUNK * x.n_parts * MX_TILE,
+                mx_chunk_table[t->type_id - 1](&x, group, x.k + x.n_chunks * x.n_steps * ATTN_CHUNK * x.n_parts * MX_TILE,
                                            x.v + x.n_chunks * 2 * x.n_cols * x.n_parts * MX_TILE);
                 x.n_chunks++;
             }

@@ -246,7 +246,8 @@ static int32_t tile_tokens(const nrd_attention_args *a, int n_threads, bool shar
 static bool takes_unit(const nrd_attention_args *a, const nrd_cpu_kernels *k)
 {
     const nrd_batch_view *b = a->batch;
-    return k->attention_mx && b->max_q_len >= NRD_ATTN_MX_FROM && !a->deterministic && !b->tree_mask && !a->alibi && !a->rel_bias;
+    return k->attention_mx && b->max_q_len >= NRD_ATTN_MX_FROM && a->kv.dtype != NRD_DTYPE_F32 && !a->deterministic &&
+           !b->tree_mask && !a->alibi && !a->rel_bias;
 }
 
 /* Of the matrix unit: as many as it takes rows, which share what is made of the cache, with four tiles a thread left or a quarter
