@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A model's folder as Hugging Face has it, or a checkpoint of one rank. Input: config.json, the weights of either, tokenizer.json,
- * tokenizer_config.json and quant_cfg.json (parts.h). Opening ends with a model or an error; every tensor of a model can be
+ * tokenizer_config.json, quant_cfg.json, and the files that say what is quantized where config.json does not (parts.h). Opening ends with a model or an error; every tensor of a model can be
  * read, also the rows of quantized ones, its configuration prints as JSON, and the tokenizer beside it encodes and
  * renders a chat. */
 #include "base/dtype.h"
@@ -129,7 +129,7 @@ static void read_tokenizer(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"config.json", "model.safetensors", "tokenizer.json",
-                                        "tokenizer_config.json", "quant_cfg.json"};
+                                        "tokenizer_config.json", "quant_cfg.json", "hf_quant_config.json", "quanto_qmap.json"};
     enum { N_NAMES = (int)(sizeof names / sizeof names[0]) };
     fuzz_part part[N_NAMES] = {{0}};
     if (size > 1 << 18) {

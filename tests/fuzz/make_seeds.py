@@ -84,11 +84,24 @@ def checkpoints():
     yield "unigram", [text(few), written(hf_folder.write_safetensors, llama_tensors(10), "float32"), text(unigram()),
                       text({"bos_token": "<s>", "chat_template": "{{ messages[0].content }}"})]
     ones = {name: x + 1 for name, x in llama_tensors(10).items()}
-    for name in ("gptq-4", "auto-round-asym", "hqq-4", "torchao-intx", "torchao-floats", "quark-uint4", "bitnet", "bitnet-online", "mlx-4", "awq", "awq-gemv", "fp8", "ct-4-asym", "ct-8-row", "ct-nvfp4", "modelopt-awq", "modelopt-awq-columns", "modelopt-w4a8-columns", "ct-mxfp8", "bnb-nf4-double"):
+    for name in ("gptq-4", "auto-round-asym", "hqq-4", "torchao-intx", "torchao-floats", "quark-uint4", "bitnet", "bitnet-online", "mlx-4", "awq", "awq-gemv", "fp8", "ct-4-asym", "ct-8-row", "ct-nvfp4", "modelopt-awq", "modelopt-awq-columns", "modelopt-w4a8-columns", "ct-mxfp8", "bnb-nf4-double", "bnb-int8"):
         quantized.RECIPES[name] = {**quantized.RECIPES[name], "group": HIDDEN}
         tensors, fields, _ = quantized.quantized(ones, name)
         yield name, [text({**few, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
+        if name == "modelopt-awq":
+            yield "modelopt-beside", [text(few), written(hf_folder.write_safetensors, tensors, "float16"), b"", b"", b"",
+                                      text({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "W4A16_AWQ", "group_size": HIDDEN, "exclude_modules": ["lm_head"]}})]
+    for kind, make in (("qint8", lambda x: quantized.Integers("", x, 8, -1, True)), ("qint4", lambda x: quantized.Shifted(x, 4, 128, False))):
+        stored, qmap = {}, {}
+        for name, x in ones.items():
+            if not quantized.is_linear(name, x):
+                stored[name] = x
+                continue
+            parts, said = quantized.quanto(name[:-len(".weight")], make(x))
+            stored.update(parts)
+            qmap[name[:-len(".weight")]] = {"weights": said, "activations": "none"}
+        yield f"quanto-{kind}", [text(few), written(hf_folder.write_safetensors, stored, "float16"), b"", b"", b"", b"", text(qmap)]
     quantized.RECIPES["ct-marlin-4"]["group"] = -1
     for name, width in (("gptq-p-7", 32), ("gptq-8-act", 64), ("mlx-8", 32), ("ct-8-asym", 64), ("ct-24-fp8", 32), ("torchao-int4", 64), ("torchao-tiles-2", 32)):
         wide = {key: np.ones([width if n in (HIDDEN, HIDDEN // HEADS) else n for n in x.shape], np.float32) for key, x in ones.items()}
@@ -97,9 +110,10 @@ def checkpoints():
         yield name, [text({**few, "hidden_size": width, "num_key_value_heads": HEADS, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
     square = {key: np.ones([64 if n != 10 else n for n in x.shape], np.float32) for key, x in ones.items()}
-    tensors, fields, _ = quantized.quantized(square, "ct-marlin-4")
-    yield "ct-marlin-4", [text({**few, "hidden_size": 64, "intermediate_size": 64, "num_key_value_heads": HEADS, "quantization_config": fields}),
-                          written(hf_folder.write_safetensors, tensors, "float16")]
+    for name in ("ct-marlin-4", "eetq"):
+        tensors, fields, _ = quantized.quantized(square, name)
+        yield name, [text({**few, "hidden_size": 64, "intermediate_size": 64, "num_key_value_heads": HEADS, "quantization_config": fields}),
+                     written(hf_folder.write_safetensors, tensors, "float16")]
     quantized.RECIPES["ct-4"]["group"] = 32
     tensors, fields, _ = quantized.quantized(square, "ct-4")
     tensors["model.layers.0.mlp.down_proj.R4_input.weight"] = np.eye(32, dtype=np.float32)
