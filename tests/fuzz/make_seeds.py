@@ -92,7 +92,7 @@ def checkpoints():
         if name == "modelopt-awq":
             yield "modelopt-beside", [text(few), written(hf_folder.write_safetensors, tensors, "float16"), b"", b"", b"",
                                       text({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "W4A16_AWQ", "group_size": HIDDEN, "exclude_modules": ["lm_head"]}})]
-    for kind, make in (("qint8", lambda x: quantized.Integers("", x, 8, -1, True)), ("qint4", lambda x: quantized.Shifted(x, 4, 128, False))):
+    for kind, make in (("qint8", lambda x: quantized.Integers("", x, 8, -1, True)), ("qint4", lambda x: quantized.Shifted(x, 4, HIDDEN, False))):
         stored, qmap = {}, {}
         for name, x in ones.items():
             if not quantized.is_linear(name, x):
@@ -110,8 +110,9 @@ def checkpoints():
         yield name, [text({**few, "hidden_size": width, "num_key_value_heads": HEADS, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
     square = {key: np.ones([64 if n != 10 else n for n in x.shape], np.float32) for key, x in ones.items()}
-    for name in ("ct-marlin-4", "eetq"):
-        tensors, fields, _ = quantized.quantized(square, name)
+    told = {key: ((np.arange(x.size) * 7919 % 1009 / 504 - 1) ** 3).reshape(x.shape).astype(np.float32) for key, x in square.items()}
+    for name, made in (("ct-marlin-4", square), ("eetq", told)):
+        tensors, fields, _ = quantized.quantized(made, name)
         yield name, [text({**few, "hidden_size": 64, "intermediate_size": 64, "num_key_value_heads": HEADS, "quantization_config": fields}),
                      written(hf_folder.write_safetensors, tensors, "float16")]
     quantized.RECIPES["ct-4"]["group"] = 32
