@@ -88,7 +88,7 @@ template <typename T, bool BF> static __device__ __forceinline__ uint32_t q_word
  * steps of its work in their order. WHOLE: a tile lies inside one block. LEAN: in 128 registers a thread, so that sixteen
  * warps are on a multiprocessor: single tokens in eight rows, whole tiles, up to 128 dimensions, no window, no softcap. */
 template <typename T, typename C, int HD, int ROWS, bool WHOLE, int WARPS, bool LEAN> struct decode_warp {
-    static constexpr bool F8C = sizeof(C) == 1, BF = std::is_same<C, bf16>::value;
+    static constexpr bool BF = std::is_same<C, bf16>::value;
     static constexpr int UE = 16 / sizeof(C);         /* elements in 16 bytes */
     static constexpr int TILE = 4 * UE, NJ = UE / 2;  /* tokens; their groups of 8 */
     static constexpr int KC = HD / (4 * UE);          /* 16-byte loads a lane for a group of 8 keys */

@@ -284,7 +284,7 @@ template <typename T, typename C, int HD, int ELEM> struct hopper_bringer {
         }
     }
 
-    /* The rows of Q, 16 bytes a lane: `mine` is this thread's. (The copy engine takes 4 us for 128 copies of 256 bytes.) */
+    /* The rows of Q, 16 bytes a lane: `mine` is this thread's. */
     __device__ __forceinline__ void copy_rows(const T *mine) const
     {
         constexpr int UNITS = HD / 8, ROWS = 32 / UNITS; /* of a row; of an instruction */
