@@ -5,6 +5,8 @@
  *              of k as the instruction takes them, and meet panels of 16 tokens. Of block types a number of w and one of x are
  *              rounded once, to 8 bits; float16 is high + low, and so is x: three dots. Sums never leave the unit but at the
  *              end of a piece of columns.
+ * Few          Up to two panels: two tiles (four for one panel) are unpacked block by block into a place of two blocks, each beside the dots
+ *              of the block before. Unpacking takes the ports of vectors, which are the limit, and the unit works meanwhile.
  * bfloat16     Packed pairs of k are the unit's tile as they lie. x = high + low, both bfloat16
  *              (what is left out is below 2^-17 of x); for every 32 k the sum takes the products
  *              of high, then of low. Always, with a single token, too: the unit rounds in its own
@@ -15,7 +17,8 @@
  * Measured     docs/performance/cpu-kernels.md.
  * Tried        Dots of 8 bits with the scales of every 32 k in float behind them, as the other forms have them: a tile of sums
  *              goes through L1 to the vector unit for each, 60 to 80 cycles instead of 16. Two tiles against two panels: as fast.
- *              Asking for panels ahead: slower. bfloat16: 128 or 320 columns -8
+ *              Asking for panels ahead: slower. Few: numbers cut to bfloat16, by scales that grow by a 384th, 8 to 15 % faster, but
+ *              divergence from float32 grows by 7 %. bfloat16: 128 or 320 columns -8
  *              to +4 %; blocks of 32 or 128 tokens -7 to +7 %, of 512 -14 %.
  */
 #define MX_OFFSET(type)                                                                            \
@@ -30,9 +33,9 @@
 /* Numbers of 4 bits that are no places in a table. */
 #define IS_NIBBLES(type) ((type) == NRD_DTYPE_Q4_0 || (type) == NRD_DTYPE_Q4_1 || (type) == NRD_DTYPE_Q4_K)
 
-/* Tokens from which on types are unpacked: below, that costs more than the unit saves. Tiles at a time; columns of bfloat16 at a
- * time. */
-enum { MX_FROM = 32, MX_TILES = 4, MX_BF16_COLS = 224 };
+/* Tokens from which on types are unpacked: below, that costs more than the unit saves; up to which that is done beside the dots. Tiles at
+ * a time; columns of bfloat16 at a time. */
+enum { MX_FROM = 32, MX_FEW = 32, MX_TILES = 4, MX_BF16_COLS = 224 };
 enum { MX_T = NRD_LINEAR_MX_TOKENS, MX_STEP = 1024 }; /* bytes of 16 rows or tokens and 32 k */
 
 /* Two numbers of each row to the nearest bfloat16, ties away from zero. */
@@ -42,58 +45,56 @@ NRD_INLINE vi mx_pairs(vf even, vf odd)
     return vi_bf16_pairs(vi_add(_mm512_castps_si512(even), half), vi_add(_mm512_castps_si512(odd), half));
 }
 
-/* The bits `mask` of byte i of every 4 as a float, plus 256: below a one of that exponent. */
-NRD_INLINE vf mx_byte(vi q, const int i, const int mask)
+/* Byte i of every 4, times 256, as a float plus 2^23: below a one of that exponent. One shuffle: while the unit works, only one port shifts
+ * and multiplies. */
+NRD_INLINE vf mx_byte(vi q, const int i)
 {
-    const vi at = i == 0   ? _mm512_slli_epi32(q, 15)
-                  : i == 1 ? _mm512_slli_epi32(q, 7)
-                  : i == 2 ? _mm512_srli_epi32(q, 1)
-                           : _mm512_srli_epi32(q, 9);
-    return _mm512_castsi512_ps(
-        _mm512_ternarylogic_epi32(at, vi_set1_32(mask << 15), vi_set1_32(0x43800000), 0xea)); /* at & b | c */
+    const vi to = _mm512_add_epi32(_mm512_broadcast_i32x4(_mm_setr_epi32(0, 4 << 8, 8 << 8, 12 << 8)), vi_set1_32(i << 8));
+    return _mm512_castsi512_ps(_mm512_mask_shuffle_epi8(vi_set1_32(0x4b000000), 0x2222222222222222u, q, to));
 }
 
-NRD_KERNEL void mx_unpack(const int type, const uint8_t *tile, int64_t ahead, int64_t n_blocks, uint8_t *room)
+/* Blocks [b, b + n) of a tile. */
+NRD_KERNEL void mx_unpack(const int type, tile_stream *s, int64_t b, int64_t n, int64_t ahead, uint8_t *room)
 {
-    tile_stream s = {tile, vf_zero(), vf_zero()};
+    tile_stream at = *s;
 
-    for (int64_t b = 0; b < n_blocks; b++, room += MX_STEP) {
+    for (const int64_t end = b + n; b < end; b++, room += MX_STEP) {
         vf d[2], m[2], base[2];
         vi q[8];
-        load_scales(type, b, &s, d, m);
-        for (int at = 0; at < BLOCK_BYTES(type); at += 64) {
-            __builtin_prefetch(s.w + ahead + at, 0, 2);
+
+        load_scales(type, b, &at, d, m);
+        for (int i = 0; i < BLOCK_BYTES(type); i += 64) {
+            __builtin_prefetch(at.w + ahead + i, 0, 2);
         }
         if (IS_NIBBLES(type)) { /* the upper four bits of a byte count 16 where they are */
-            const vf offset = vf_set1(-MX_OFFSET(type)), low = vf_fma(offset, d[0], HAS_MIN(type) ? m[0] : vf_zero());
-            base[0] = vf_fma(vf_set1(-256), d[0], low);
-            base[1] = vf_fma(vf_set1(-16), d[0], low);
-            d[1] = vf_mul(d[0], vf_set1(1.0f / 16));
             NRD_UNROLL
             for (int g = 0; g < 8; g++) {
-                q[g] = vi_load(s.w + g % 4 * 64);
+                q[g] = vi_and(vi_load(at.w + g % 4 * 64), vi_set1_8(g < 4 ? 0xf : 0xf0));
             }
-            s.w += 256;
+            at.w += 256;
         } else {
-            s.w = load_ints(type, s.w, q);
-            NRD_UNROLL
-            for (int h = 0; h < 2; h++) {
-                base[h] = vf_fma(vf_set1(-256 - MX_OFFSET(type)), d[h], HAS_MIN(type) ? m[h] : vf_zero());
-            }
+            at.w = load_ints(type, at.w, q);
+        }
+        NRD_UNROLL
+        for (int h = 1; h >= 0; h--) {
+            const int from = IS_HALVES(type) ? h : 0;
+            const float one = IS_NIBBLES(type) && h ? 1.0f / 4096 : 1.0f / 256; /* what an integer counts one as a float */
+            base[h] = vf_fma(vf_set1(-0x1p23f * one - MX_OFFSET(type)), d[from], HAS_MIN(type) ? m[from] : vf_zero());
+            d[h] = vf_mul(d[from], vf_set1(one));
         }
         NRD_UNROLL
         for (int g = 0; g < 8; g++) {
             const int h = IS_HALVES(type) || IS_NIBBLES(type) ? g / 4 : 0;
-            const int mask = !IS_NIBBLES(type) ? 0xff : g < 4 ? 0xf : 0xf0;
             vf w[4];
             NRD_UNROLL
             for (int i = 0; i < 4; i++) {
-                w[i] = vf_fma(mx_byte(q[g], i, mask), d[h], base[h]);
+                w[i] = vf_fma(mx_byte(q[g], i), d[h], base[h]);
             }
             vi_store(room + g * 128, mx_pairs(w[0], w[1]));
             vi_store(room + g * 128 + 64, mx_pairs(w[2], w[3]));
         }
     }
+    *s = at;
 }
 
 /* 32 columns a step, of which n_cols are there: high, then low. */
@@ -121,10 +122,11 @@ static void mx_unpack_F16(const uint8_t *tile, int64_t ahead, int64_t n_cols, ui
     }
 }
 
+/* Blocks [b, b + n) of a tile that `s` reads, from its first one on. Asks for what is `ahead` bytes behind. */
+typedef void (*mx_block_fn)(tile_stream *s, int64_t b, int64_t n, int64_t ahead, uint8_t *room);
 /* Unpacked tiles, `step` bytes apart, against one panel. */
 typedef void (*mx_run_fn)(const uint8_t *room, int64_t step, const uint8_t *panel, int64_t n_steps, bool is_first, float *y,
                           int64_t y_stride);
-typedef void (*mx_unpack_fn)(const uint8_t *tile, int64_t ahead, int64_t len, uint8_t *room);
 
 /* The products of panel register a with the tiles at w. */
 #define MX_DOTS(a, w)                                                                              \
@@ -211,15 +213,16 @@ MX_RUN(1, both, true)
 MX_RUN(2, both, true)
 MX_RUN(4, both, true)
 
-/* All tiles against all panels, the last of which may lack tokens: its sums have a place of their own. `unit`: of a->len, a step's. */
-static void mx_unpacked(const nrd_linear_mx *a, const int unit, mx_unpack_fn unpack)
+/* All tiles against all panels, the last of which may lack tokens: its sums have a place of their own. block: NULL for float16. */
+static void mx_unpacked(const nrd_linear_mx *a, mx_block_fn block)
 {
     static const mx_run_fn runs[2][3] = {{mx_run_high_1, mx_run_high_2, mx_run_high_4}, {mx_run_both_1, mx_run_both_2, mx_run_both_4}};
     static const mx_config config = {.palette = 1,
                                      .rows = {16, 16, 16, 16, 16, 16, 16, 16},
                                      .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}};
     _Alignas(64) float last[MX_T * MX_TILES * 16];
-    const bool has_low = unit > 1;
+    const bool has_low = !block;
+    const int64_t unit = has_low ? 32 : 1; /* of a->len, a step's */
     const int64_t step = has_low ? 2 * MX_STEP : MX_STEP, all = (a->len + unit - 1) / unit;
     const int64_t most = NRD_LINEAR_MX_ROOM / MX_TILES / step, n_pieces = (all + most - 1) / most;
     const int64_t piece = IS_K(a->type) ? most / 8 * 8 : (all + n_pieces - 1) / n_pieces;
@@ -232,8 +235,13 @@ static void mx_unpacked(const nrd_linear_mx *a, const int unit, mx_unpack_fn unp
             const uint8_t *tile = a->tiles + (size_t)i * a->tile_bytes + nrd_tile16_bytes(a->type, b * 32);
             const int64_t n = all - b < piece ? all - b : piece, left = a->len - b * unit;
             for (int64_t t = 0; t < S; t++) {
-                unpack(tile + (size_t)t * a->tile_bytes, S * (int64_t)a->tile_bytes, n * unit < left ? n * unit : left,
-                       a->room + t * n * step);
+                const uint8_t *from = tile + (size_t)t * a->tile_bytes;
+                if (has_low) {
+                    mx_unpack_F16(from, S * (int64_t)a->tile_bytes, n * unit < left ? n * unit : left, a->room + t * n * step);
+                } else {
+                    tile_stream s = {from, vf_zero(), vf_zero()};
+                    block(&s, 0, n, S * (int64_t)a->tile_bytes, a->room + t * n * step);
+                }
             }
             for (int32_t t = 0; t < a->n_tokens; t += MX_T) {
                 const bool is_whole = a->n_tokens - t >= MX_T;
@@ -246,6 +254,133 @@ static void mx_unpacked(const nrd_linear_mx *a, const int unit, mx_unpack_fn unp
         }
     }
     mx_release();
+}
+
+/* ---- up to two panels: a block is unpacked while the unit multiplies the one before ---- */
+
+/* Where the unpacked blocks of S tiles come from: all blocks of S tiles, then of the next S. */
+typedef struct mx_source {
+    mx_block_fn block;
+    tile_stream tiles[MX_TILES];
+    const uint8_t *group; /* the next S tiles */
+    int64_t left, b, len, tile_bytes; /* groups behind these; the next block of len */
+} mx_source;
+
+static void mx_begin(mx_source *s, const int S)
+{
+    for (int t = 0; t < S; t++) {
+        s->tiles[t] = (tile_stream){s->group + t * s->tile_bytes, vf_zero(), vf_zero()};
+    }
+    s->b = 0;
+}
+
+/* To the next block; behind the last one comes the last group's first, so that no loop needs to know. */
+static void mx_next(mx_source *s, const int S)
+{
+    if (++s->b == s->len) {
+        s->group += s->left > 0 ? S * s->tile_bytes : 0;
+        s->left--;
+        mx_begin(s, S);
+    }
+}
+
+static void mx_take(mx_source *s, int t, uint8_t *slot)
+{
+    s->block(&s->tiles[t], s->b, 1, MX_TILES * s->tile_bytes, slot + t * MX_STEP);
+}
+
+/* Groups of S tiles: four against one panel, two against two. Sums of the second panel are 2 and 3. The order is measured: the unit is
+ * late when rows (registers 4, 5) and a tile (6, 7) are both new. */
+NRD_KERNEL void mx_few(const int S, const nrd_linear_mx *a, mx_block_fn block, int64_t n_groups)
+{
+    mx_source s = {.block = block, .group = a->tiles, .left = n_groups - 1, .len = a->len, .tile_bytes = (int64_t)a->tile_bytes};
+    uint8_t *full = a->room, *empty = a->room + MX_TILES * MX_STEP;
+    const uint8_t *second = a->panels + MX_T * a->token_bytes;
+    float *y = a->y, *y2 = a->y + MX_T * a->y_stride;
+
+    mx_begin(&s, S);
+    for (int t = 0; t < S; t++) {
+        mx_take(&s, t, full);
+    }
+    for (int64_t i = 0; i < n_groups; i++, y += S * 16, y2 += S * 16) {
+        mx_zero(0);
+        mx_zero(1);
+        mx_zero(2);
+        mx_zero(3);
+        for (int64_t b = 0; b < a->len; b++) {
+            mx_next(&s, S);
+            if (S == 4) {
+                mx_take(&s, 0, empty);
+                mx_load(4, a->panels + b * MX_STEP, 64);
+                mx_load(6, full, 64);
+                mx_dot_bf16(0, 4, 6);
+                mx_take(&s, 1, empty);
+                mx_load(7, full + MX_STEP, 64);
+                mx_dot_bf16(1, 4, 7);
+                mx_take(&s, 2, empty);
+                mx_load(6, full + 2 * MX_STEP, 64);
+                mx_dot_bf16(2, 4, 6);
+                mx_take(&s, 3, empty);
+                mx_load(7, full + 3 * MX_STEP, 64);
+                mx_dot_bf16(3, 4, 7);
+            } else {
+                mx_load(4, a->panels + b * MX_STEP, 64);
+                mx_load(6, full, 64);
+                mx_dot_bf16(0, 4, 6);
+                mx_take(&s, 0, empty);
+                mx_load(5, second + b * MX_STEP, 64);
+                mx_dot_bf16(2, 5, 6);
+                mx_load(7, full + MX_STEP, 64);
+                mx_dot_bf16(3, 5, 7);
+                mx_take(&s, 1, empty);
+                mx_dot_bf16(1, 4, 7);
+            }
+            uint8_t *const other = full;
+            full = empty;
+            empty = other;
+        }
+        mx_store(0, y, a->y_stride * 4);
+        mx_store(1, y + 16, a->y_stride * 4);
+        mx_store(2, S == 4 ? y + 32 : y2, a->y_stride * 4);
+        mx_store(3, S == 4 ? y + 48 : y2 + 16, a->y_stride * 4);
+    }
+}
+
+/* All groups of tiles against one panel or two. Gives the tiles done. */
+static int64_t mx_groups(const nrd_linear_mx *a, mx_block_fn block)
+{
+    const bool is_two = a->n_tokens > MX_T;
+    const int64_t S = is_two ? 2 : MX_TILES, n_groups = a->n_tiles / S;
+    const uint8_t last = (uint8_t)(is_two ? a->n_tokens - MX_T : a->n_tokens), first = is_two ? MX_T : last;
+    const mx_config config = {.palette = 1,
+                              .rows = {first, first, last, last, first, last, 16, 16},
+                              .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}};
+
+    mx_configure(&config);
+    if (n_groups > 0 && is_two) {
+        mx_few(2, a, block, n_groups);
+    } else if (n_groups > 0) {
+        mx_few(4, a, block, n_groups);
+    }
+    mx_release();
+    return n_groups * S;
+}
+
+static void mx_blocks(const nrd_linear_mx *a, mx_block_fn block)
+{
+    const int32_t each = a->n_tokens <= MX_FEW ? 2 * MX_T : a->n_tokens;
+
+    for (int32_t t = 0; t < a->n_tokens; t += each) {
+        nrd_linear_mx some = *a;
+        some.n_tokens = a->n_tokens - t < each ? a->n_tokens - t : each;
+        some.panels += (size_t)t * a->token_bytes;
+        some.y += t * a->y_stride;
+        const int64_t done = a->n_tokens <= MX_FEW ? mx_groups(&some, block) : 0;
+        some.tiles += (size_t)done * a->tile_bytes;
+        some.y += done * 16;
+        some.n_tiles -= done;
+        mx_unpacked(&some, block);
+    }
 }
 
 /* ---- bfloat16 ---- */
@@ -444,10 +579,9 @@ static void mx_panel(const nrd_linear_panel *a)
 /* ---- by type ---- */
 
 #define MX_UNPACK(type)                                                                            \
-    static void mx_unpack_##type(const uint8_t *tile, int64_t ahead, int64_t n_blocks,             \
-                                 uint8_t *room)                                                    \
+    static void mx_unpack_##type(tile_stream *s, int64_t b, int64_t n, int64_t ahead, uint8_t *room) \
     {                                                                                              \
-        mx_unpack(NRD_DTYPE_##type, tile, ahead, n_blocks, room);                                  \
+        mx_unpack(NRD_DTYPE_##type, s, b, n, ahead, room);                                         \
     }
 MX_UNPACK(Q4_0)
 MX_UNPACK(Q4_1)
@@ -467,7 +601,7 @@ MX_UNPACK(MXFP4)
 
 #define MX_ROW(type)                                                                               \
     case NRD_DTYPE_##type:                                                                         \
-        mx_unpacked(a, 1, mx_unpack_##type);                                                       \
+        mx_blocks(a, mx_unpack_##type);                                                          \
         return;
 static void linear_mx(const nrd_linear_mx *a)
 {
@@ -488,7 +622,7 @@ static void linear_mx(const nrd_linear_mx *a)
         MX_ROW(IQ4_XS)
         MX_ROW(MXFP4)
     case NRD_DTYPE_F16:
-        mx_unpacked(a, 32, mx_unpack_F16);
+        mx_unpacked(a, NULL);
         return;
     default:
         mx_bf16(a);
