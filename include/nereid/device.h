@@ -217,6 +217,11 @@ typedef struct nrd_device_ops {
 
     /* NULL pointer: not on this device, where rows of rope_kv are in the host's memory. */
     nrd_error *(*kv_rows)(nrd_stream *s, const nrd_kv_rows_args *a);
+
+    /* *done false: not for these types and shapes; nothing was done. NULL pointers: never. */
+    nrd_error *(*linear_joined)(nrd_stream *s, const nrd_joined_args *a, bool *done);
+    /* rope_kv() and attention() of its q; qkv's row of q need not be written. */
+    nrd_error *(*rope_attention)(nrd_stream *s, const nrd_rope_kv_args *k, const nrd_attention_args *a, bool *done);
 } nrd_device_ops;
 
 /* First member of every device object. */

@@ -62,6 +62,9 @@ static const attn_row table[] = {
      false},
     /* one to nine sequences of one token: what a server with one user runs */
     {ON_CUDA, 40, {DECODE}, 1, {{8, 4}, {0}, {9, 1}}, {128, 64, 128, 256}, {64, 16, 64}, {1, 9}, 2500, 400, false, false, false},
+    /* one of them, and no more than a kernel for short contexts takes */
+    {ON_CUDA, 60, {DECODE}, 1, {{3, 3}, {0}, {8, 4}}, {64, 128}, {16, 64, 32}, {1, 1}, 512, 0, false, false, false},
+    {ON_CUDA, 20, {DECODE}, 1, {{3, 3}, {0}, {8, 4}}, {64, 128}, {64, 16, 32}, {1, 1}, 40, 0, false, false, false},
     /* drafts and trees of drafts: rows in groups, contexts in parts */
     {ON_CUDA, 60, {DRAFTS}, 1, {{8, 4}, {0}, {2, 7}}, {128, 64, 256}, {64, 16, 32}, {1, 5}, 1500, 300, false, false, false},
     /* many (sequence, head) pairs: the kernel that gives each a single warp */

@@ -136,6 +136,8 @@ void check_matmul(void);
 void speed_linear(void);
 void check_gated(void);
 void speed_gated(void);
+void check_joined(void);
+void speed_joined(void);
 void check_packed(void);
 void check_norm(void);
 void check_act(void);

@@ -22,6 +22,7 @@ static const struct family {
     {"packed", check_packed, NULL},
     {"linear", check_linear, speed_linear},
     {"gated", check_gated, speed_gated},
+    {"joined", check_joined, speed_joined},
     {"matmul", check_matmul, NULL},
     {"attention", check_attention, speed_attention},
     {"shared", check_shared, NULL},

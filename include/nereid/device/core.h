@@ -39,6 +39,9 @@ typedef struct nrd_device_info {
     uint64_t mem_free_bytes;
     int32_t n_threads;        /* CPU threads; multiprocessors of a GPU */
     int32_t f32_rows;         /* from so many rows on linear loses less from x in float32 than from what linear_input() names; 0: never */
+    /* Layers whose products have at most so many bytes of weights, of the activations' type, take less time for one token with
+     * linear_joined(); 0: none does. */
+    uint64_t joined_layer_bytes;
 } nrd_device_info;
 
 /* The highest rates that were measured on a device, each by a loop that does only this. Sums over

@@ -215,6 +215,24 @@ typedef struct nrd_act_args {
     const float *columns;       /* [inter] on the device, or NULL */
 } nrd_act_args;
 
+/* A product of one token's row together with what stands in front of it and behind it, any part of which may be absent:
+ *   with x_is_plain x is in act_dtype, and normed first as norm() does it, or, without norm_weight, rounded to linear.x_dtype as act()
+ *   does it;
+ *   y = act of the product and its bias; gated: act(part 0) * part 1, of parts of as many rows each. Nothing is rounded in between;
+ *   with a residual y is rounded to act_dtype, and residual = (residual + y) * sum_scale takes the place of linear.y. */
+typedef struct nrd_joined_args {
+    nrd_linear_args linear; /* with x_is_plain x_row_scale is not read */
+    nrd_dtype act_dtype;
+    bool x_is_plain;
+    nrd_norm_kind norm;
+    float norm_eps;
+    const nrd_weight *norm_weight, *norm_bias; /* [cols], or NULL */
+    nrd_act_kind act;
+    bool gated;
+    void *residual;  /* [rows] of act_dtype, or NULL; none of what the product reads */
+    float sum_scale; /* 0: 1 */
+} nrd_joined_args;
+
 /* ---- several states of a token (Baykal et al., Alternating Updates, 2023; Gemma 3n) ----
  * states [n_states, n_tokens, hidden]. Layers read and write the first; before a layer all are predicted, behind it all are
  * corrected by what the layer made of the first. How much goes from which to which is made of

@@ -27,6 +27,9 @@ static void dev_close(nrd_device *d)
     delete dev;
 }
 
+/* A layer of 25 MB (gpt2-medium's shape) takes less time, one of 30 more (docs/performance/gpu-kernels.md, "Small layers of one token"). */
+static const uint64_t JOINED_LAYER_BYTES = (uint64_t)26 << 20;
+
 static void dev_info(nrd_device *d, nrd_device_info *info)
 {
     cuda_device *dev = (cuda_device *)d;
@@ -42,6 +45,7 @@ static void dev_info(nrd_device *d, nrd_device_info *info)
     full.mem_total_bytes = total;
     full.mem_free_bytes = left;
     full.n_threads = dev->n_sm;
+    full.joined_layer_bytes = dev->hopper ? JOINED_LAYER_BYTES : 0;
     *info = full;
 }
 
@@ -155,6 +159,8 @@ static void fill_ops(nrd_device_ops *ops)
     ops->norm = nrd_cuda_norm;
     ops->linear = nrd_cuda_linear;
     ops->linear_gated = nrd_cuda_linear_gated;
+    ops->linear_joined = nrd_cuda_linear_joined;
+    ops->rope_attention = nrd_cuda_rope_attention;
     ops->linear_tune = nrd_cuda_linear_tune;
     ops->rope_kv = nrd_cuda_rope_kv;
     ops->attention = nrd_cuda_attention;

@@ -175,6 +175,7 @@ nrd_error *nrd_cuda_norm(nrd_stream *s, const nrd_norm_args *a);
 nrd_error *nrd_cuda_linear(nrd_stream *s, const nrd_linear_args *a);
 nrd_error *nrd_cuda_linear_tune(nrd_stream *s, const nrd_linear_args *a, void *x, double seconds);
 nrd_error *nrd_cuda_linear_gated(nrd_stream *s, const nrd_linear_args *a, nrd_act_kind act, bool *done);
+nrd_error *nrd_cuda_linear_joined(nrd_stream *s, const nrd_joined_args *a, bool *done);
 nrd_error *nrd_cuda_moe_linear_gated(nrd_stream *s, const nrd_moe_linear_args *a, nrd_act_kind act, bool *done);
 nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a);
 nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a);
@@ -226,6 +227,9 @@ nrd_error *nrd_cuda_attention_decode(nrd_stream *s, const nrd_attention_args *a,
                             int n_single, bool *done, bool *quantized);
 nrd_error *nrd_cuda_attention_prefill_hopper(nrd_stream *s, const nrd_attention_args *a, void *out,
                                     nrd_dtype o_dtype, int n_single, int n_blocks, bool *done);
+/* attention_one.cu: one token of one sequence, to an activation type. *done = false: not for this shape. */
+nrd_error *nrd_cuda_attention_one(nrd_stream *s, const nrd_attention_args *a, bool *done);
+nrd_error *nrd_cuda_rope_attention(nrd_stream *s, const nrd_rope_kv_args *k, const nrd_attention_args *a, bool *done);
 bool nrd_cuda_attention_ring_fits(const nrd_stream *s, const nrd_attention_args *a, nrd_dtype o_dtype,
                          int n_seqs);
 nrd_error *nrd_cuda_attention_ring(nrd_stream *s, const nrd_attention_args *a, void *out, nrd_dtype o_dtype,

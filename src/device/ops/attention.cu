@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * attention: which kernel takes which sequence, and the plain one for everything unusual.
  *
+ *   attention_one.cu       one sequence's one new token, over up to 512 of 16 bits
  *   attention_decode.cu    few new tokens: 16 rows (token x head of the group) at the most
  *   attention_prefill.cu   more of them
  *   attention_decode_ring.cu  single tokens of many sequences, of long contexts, or on few multiprocessors beside prompts
@@ -301,6 +302,12 @@ nrd_error *nrd_cuda_attention(nrd_stream *s, const nrd_attention_args *a)
             }
         }
     } else if (causal) {
+        if (!quant) {
+            NRD_TRY(nrd_cuda_attention_one(s, a, &decoded));
+            if (decoded) {
+                return NULL;
+            }
+        }
         if (b->max_q_len == 1 && b->n_single == b->n_seqs && ring_alone(s, a, o_dtype, b->n_seqs)) {
             decoded = true;
             NRD_TRY(nrd_cuda_attention_ring(s, a, out, o_dtype, b->n_seqs, s->dev->n_sm));

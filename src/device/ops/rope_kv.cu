@@ -552,7 +552,7 @@ static nrd_error *rope_launch(nrd_stream *s, const rope_params &p, int n_tokens)
                   p);
 }
 
-nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
+nrd_error *nrd_cuda_rope_params(const nrd_rope_kv_args *a, rope_params *out)
 {
     const nrd_batch_view *b = a->batch;
     rope_params p = {};
@@ -571,9 +571,6 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
                                                "must come from weight_load",
                           a->rotary_dim, a->kv.head_dim);
     }
-    if (b->n_tokens <= 0) {
-        return NULL;
-    }
     p.qkv = a->qkv;
     p.positions = b->positions;
     p.token_seq = b->token_seq;
@@ -582,9 +579,7 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     p.block_table = b->block_table;
     p.table_stride = b->block_table_stride;
     p.tree = b->tree_mask != NULL;
-    if (a->wide_norm) {
-        NRD_TRY(nrd_cuda_head_norm(s, a));
-    } else {
+    if (!a->wide_norm) {
         p.q_norm = a->q_norm ? (const float *)a->q_norm->data : NULL;
         p.k_norm = a->k_norm ? (const float *)a->k_norm->data : NULL;
         p.q_bias = a->q_norm_bias ? (const float *)a->q_norm_bias->data : NULL;
@@ -610,7 +605,21 @@ nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
     p.eps = a->norm_eps;
     p.rope_scale = a->rope_scale;
     p.kv_scales = kv_scales_of(&a->kv);
+    *out = p;
+    return NULL;
+}
+
+nrd_error *nrd_cuda_rope_kv(nrd_stream *s, const nrd_rope_kv_args *a)
+{
+    const nrd_batch_view *b = a->batch;
+    rope_params p;
     nrd_error *err = NULL;
+
+    NRD_TRY(nrd_cuda_rope_params(a, &p));
+    if (b->n_tokens <= 0) {
+        return NULL;
+    }
+    NRD_TRY(a->wide_norm ? nrd_cuda_head_norm(s, a) : NULL);
     if (rope_run(s, p, a, &err)) {
         return err;
     }

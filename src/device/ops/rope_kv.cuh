@@ -77,6 +77,9 @@ static __device__ __forceinline__ void norm_heads(float *lo, float *hi, const fl
     }
 }
 
+/* rope_kv.cu: what kernels take. */
+nrd_error *nrd_cuda_rope_params(const nrd_rope_kv_args *a, rope_params *out);
+
 /* rope_kv_single.cu: the first n tokens, each of a sequence of its own. Whole heads of 64 or 128 are turned in pairs
  * (i, i + head_dim / 2). */
 template <typename T, typename C> nrd_error *nrd_cuda_rope_single(nrd_stream *s, const rope_params &p, int n);
