@@ -26,19 +26,17 @@ static nrd_error *sum_squares(nrd_runner *r, int32_t n_tokens)
     return nrd_run_mark(r, NRD_PROFILE_ALL_REDUCE, n_tokens, 4.0 * sizeof(float), 0);
 }
 
-static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int32_t layer)
+static nrd_rope_kv_args rope_args(const nrd_runner *r, const nrd_batch_view *v, int32_t layer)
 {
     const nrd_model_spec *m = r->spec;
     const nrd_layer *y = &r->w.layers[layer];
-    bool local = m->layer_is_sliding[layer] && m->rope_local.kind != NRD_ROPE_NONE;
+    const bool local = m->layer_is_sliding[layer] && m->rope_local.kind != NRD_ROPE_NONE;
     const nrd_rope_spec *rope = local ? &m->rope_local : &m->rope;
     const nrd_rope_table *table = local ? &r->ropes.local : &r->ropes.all;
     const nrd_rope_kind kind = m->layer_has_no_rope[layer] ? NRD_ROPE_NONE : rope->kind;
     const bool normed = !m->qk_norm_turned || kind != NRD_ROPE_NONE;
-    const bool apart = y->gate.n > 0 || y->inner_attn_norm; /* something is between what it gives and the product behind it */
-    const nrd_kv_layer *kv = &r->kv.layers[y->kv_layer];
-    const int32_t n_kv = y->q_only ? 0 : kv->n_kv_heads;
-    nrd_rope_kv_args k = {
+
+    return (nrd_rope_kv_args){
         .batch = v,
         .qkv = r->qkv,
         .act_dtype = r->act,
@@ -65,18 +63,34 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .inv_freq = table->inv_freq,
         .pair_axis = local ? NULL : r->ropes.pair_axis,
         .rope_scale = table->scale,
-        .kv = *kv,
+        .kv = r->kv.layers[y->kv_layer],
     };
+}
+
+static nrd_error *rope_kv(nrd_runner *r, const nrd_batch_view *v, int32_t layer, const nrd_rope_kv_args *k)
+{
+    const nrd_model_spec *m = r->spec;
+    const int32_t n_kv = k->q_only ? 0 : k->kv.n_kv_heads;
+
     if (r->head_squares) {
         NRD_TRY(sum_squares(r, v->n_tokens));
     }
-    NRD_TRY(r->dev->ops->rope_kv(r->stream, &k));
-    NRD_TRY(y->q_only ? NULL : nrd_run_tell_cache(r, layer, v));
-    NRD_TRY(nrd_run_mark(r, NRD_PROFILE_ROPE_KV, v->n_tokens,
-                         (double)(2 * m->n_heads + 2 * n_kv) * kv->head_dim * (double)r->act_bytes +
-                             nrd_run_bytes(2.0 * n_kv * kv->head_dim, r->kv_dtype),
-                         0));
-    nrd_attention_args a = {
+    NRD_TRY(r->dev->ops->rope_kv(r->stream, k));
+    NRD_TRY(k->q_only ? NULL : nrd_run_tell_cache(r, layer, v));
+    return nrd_run_mark(r, NRD_PROFILE_ROPE_KV, v->n_tokens,
+                        (double)(2 * m->n_heads + 2 * n_kv) * k->kv.head_dim * (double)r->act_bytes +
+                            nrd_run_bytes(2.0 * n_kv * k->kv.head_dim, r->kv_dtype),
+                        0);
+}
+
+static nrd_attention_args attention_args(const nrd_runner *r, const nrd_batch_view *v, int32_t layer)
+{
+    const nrd_model_spec *m = r->spec;
+    const nrd_layer *y = &r->w.layers[layer];
+    const bool apart = y->gate.n > 0 || y->inner_attn_norm; /* something is between what it gives and the product behind it */
+    const nrd_kv_layer *kv = &r->kv.layers[y->kv_layer];
+    const int32_t n_kv = y->q_only ? 0 : kv->n_kv_heads;
+    return (nrd_attention_args){
         .batch = v,
         .q = r->qkv,
         .q_stride = (int64_t)(m->n_heads + 2 * n_kv) * kv->head_dim,
@@ -102,8 +116,22 @@ static nrd_error *attention_of_heads(nrd_runner *r, const nrd_batch_view *v, int
         .deterministic = r->cfg.deterministic,
         .f8_products = nrd_engine_limits(r->engine)->fp8_context_fmha,
     };
-    NRD_TRY(r->dev->ops->attention(r->stream, &a));
-    return nrd_run_mark_attention(r, layer, &y->dense);
+}
+
+nrd_error *nrd_run_attend_heads(nrd_runner *r, const nrd_batch_view *v, int32_t layer)
+{
+    const nrd_rope_kv_args k = rope_args(r, v, layer);
+    const nrd_attention_args a = attention_args(r, v, layer);
+    bool done = false;
+
+    if (r->dev->ops->rope_attention && v->n_tokens == 1 && !r->head_squares && !r->cfg.on_cache) {
+        NRD_TRY(r->dev->ops->rope_attention(r->stream, &k, &a, &done));
+    }
+    if (!done) {
+        NRD_TRY(rope_kv(r, v, layer, &k));
+        NRD_TRY(r->dev->ops->attention(r->stream, &a));
+    }
+    return nrd_run_mark_attention(r, layer, &r->w.layers[layer].dense);
 }
 
 /* att = attention of x, which is behind its norm. */
@@ -124,7 +152,7 @@ static nrd_error *attention(nrd_runner *r, const nrd_batch *b, int32_t i, const 
         v.tree_mask = NULL;
         v.tree_mask_words = 0;
     }
-    return attention_of_heads(r, &v, i);
+    return nrd_run_attend_heads(r, &v, i);
 }
 
 /* What attention gave (attn_out) times the sigmoids of attn_gates, as product `next` wants it in att. */

@@ -13,6 +13,8 @@
 
 /* x of one layer, behind its norm: delta = what attention makes of it. */
 nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+/* Of r->qkv: the rotation, the cache, and att = attention of a layer's heads. */
+nrd_error *nrd_run_attend_heads(nrd_runner *r, const nrd_batch_view *v, int32_t layer) NRD_MUST_USE;
 /* What a layer adds from the encoder's states: from x behind its norm to delta. */
 nrd_error *nrd_run_cross_attention(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
 
@@ -20,6 +22,13 @@ nrd_error *nrd_run_cross_attention(nrd_runner *r, const nrd_batch *b, int32_t la
 
 /* x of one layer, behind its norm: delta = what the MLP makes of it, or the experts in its place. */
 nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const void *x) NRD_MUST_USE;
+
+/* ---- joined.c ---- */
+
+void nrd_run_init_joined(nrd_runner *r);
+/* All layers of a step of one token, whose embedding is in x; no delta is left. *done false: not this step, not this model or not this
+ * device, and nothing was done. */
+nrd_error *nrd_run_joined_layers(nrd_runner *r, const nrd_batch *b, bool *done) NRD_MUST_USE;
 
 /* ---- experts.c, experts_beside.c ---- */
 

@@ -50,9 +50,8 @@ static nrd_error *take_shares(nrd_runner *r, const nrd_batch *b, const nrd_step_
 /* Layers and head, as rank 0 runs them, but for the choices. Head and states are the last stage's. */
 static nrd_error *compute(nrd_runner *r, nrd_batch *b, const nrd_step_head *h, const uint8_t *ranges)
 {
-    bool has_delta = nrd_run_head_adds_delta(r);
-
     NRD_TRY(nrd_run_layers(r, b));
+    bool has_delta = nrd_run_head_adds_delta(r);
     if (!r->is_last) {
         return NULL;
     }

@@ -180,6 +180,10 @@ nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
         return nrd_run_altup_layers(r, b);
     }
     NRD_TRY(nrd_run_embed_layer_inputs(r, b));
+    NRD_TRY(nrd_run_joined_layers(r, b, &r->left_no_delta));
+    if (r->left_no_delta) {
+        return NULL;
+    }
     for (int32_t i = 0; i < r->spec->n_layers; i++) {
         NRD_TRY(nrd_weight_stream_enter(r->w.streamed, r->stream, i));
         NRD_TRY(run_layer(r, b, i));

@@ -142,6 +142,8 @@ struct nrd_runner {
     nrd_made_input made;
     void *taps; /* [cfg.taps.n, max_tokens, hidden], or NULL */
     float sum_scale;    /* what the sum of x and the delta that waits is multiplied by, as the layer that left it has it; 0: 1 */
+    bool joins;         /* a step of one token has its layers in joined products (joined.c) */
+    bool left_no_delta; /* as the layers that were enqueued last had: x has all they add */
     bool wants_whole_x; /* of the next norm that adds up the ranks' parts */
     void *token_states; /* [NRD_SPEC_ALTUP_STATES + 1, max_tokens, hidden] where tokens have several; the last is room; or NULL */
     void *per_layer, *per_layer_room; /* [max_tokens, layers, numbers of each] of the second embedding; or NULL */

@@ -156,7 +156,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
     nrd_batch *b = &r->batch[buffer];
     nrd_outputs *o = &r->out[buffer];
     nrd_batch_pad pad;
-    bool has_delta = nrd_run_head_adds_delta(r), padded = recordable(r, p, &pad);
+    bool has_delta, padded = recordable(r, p, &pad);
 
     o->n_rows = o->n_top = o->n_kept = o->pooled.n = 0;
     o->is_recording = false;
@@ -183,6 +183,7 @@ nrd_error *nrd_run_enqueue(nrd_runner *r, const nrd_plan *p, int32_t buffer)
         return nrd_run_download(r, b, o, r->out[0].mem);
     }
     NRD_TRY(nrd_run_layers(r, b));
+    has_delta = nrd_run_head_adds_delta(r);
     NRD_TRY(nrd_run_copy_states(r, p, false));
     NRD_TRY(nrd_run_context_rows(r, p, &has_delta));
     NRD_TRY(nrd_run_context_row(r, p, b, &has_delta));

@@ -82,5 +82,5 @@ nrd_error *nrd_run_tap_final(nrd_runner *r, int32_t n_tokens)
 
 bool nrd_run_head_adds_delta(const nrd_runner *r)
 {
-    return nrd_run_leaves_delta(r) && !nrd_run_is_tapped(r, r->spec->n_layers);
+    return nrd_run_leaves_delta(r) && !r->left_no_delta && !nrd_run_is_tapped(r, r->spec->n_layers);
 }
