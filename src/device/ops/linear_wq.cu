@@ -23,8 +23,8 @@
  * Bound     few rows: memory: codes and scales, 4.5 bits a number for Q4_0, 5 for Q4_1, 4.6
  *           for Q4_K, 8.5 for Q8_0, 8.6 for Q6_K; from 128 the tensor cores. Issue slots of 16 x 16
  *           numbers: an SM's quarter has 30 (4 bits) or 57 (8 bits) in the time of memory.
- * Measured  NVIDIA H200, a Llama-3.1-8B layer in Q4_0: 59 us for 8 rows, 73 for 16, 95 for 64, 128 for 128, 354 for 512,
- *           1,300 for 2,048 (2026-11-30, make gpu-bench).
+ * Measured  NVIDIA H200, a Llama-3.1-8B layer in Q4_0: 46 us for a row, 59 for 8, 70 for 16, 90 for 64, 127 for 128, 343 for 512,
+ *           1,294 for 2,048 (2026-11-30, make gpu-bench).
  * Tried     mma.sync, 16 rows a launch, exact products with sums scaled in f32 (H200, a Llama-3.1-8B
  *           layer in Q4_0): 54 us for a row, 71 for 8, 105 for 16, and as much again for each 16 more.
  *           x by the blocks of a cluster to each other: as fast at 64 rows, 5 to 10 % slower from 128 on. What 64 rows wait for:
@@ -69,19 +69,24 @@ static bool plan_smem(wq_plan *p, int bits, int meta, int n, int most_chunks)
     return p->tables_at <= left;
 }
 
-/* Issue slots that a chunk takes of a warp, waits included, of 1215 a microsecond; and what a block spends before
- * its first and behind its last product. Fitted to H200 times of Llama-3.1-8B's shapes. */
+/* Issue slots that a chunk takes of a warp, waits included, of 1215 a microsecond; what a block spends before its first
+ * and behind its last product; and what adding up costs. Fitted to H200 times of Llama-3.1-8B's shapes. */
 static double chunk_slots(int bits, int meta, int n)
 {
     if (is_few(bits, n)) {
-        return n == 8 ? (meta == WQ_S ? 340.0 : 370.0) : (meta == WQ_S ? 380.0 : 420.0);
+        return n == 8 ? (meta == WQ_S ? 340.0 : 370.0) : (meta == WQ_S ? 455.0 : 495.0);
     }
-    const double plain = n <= 16 ? 425.0 : n == 32 ? 445.0 : n == 64 ? 550.0 : 820.0;
+    const double plain = n <= 16 ? 425.0 : n == 32 ? 500.0 : n == 64 ? 615.0 : 860.0;
     return plain + (meta == WQ_S && bits == 4 ? 0.0 : bits == 4 ? 90.0 : 75.0);
 }
 static double block_us(int n)
 {
-    return n == 8 ? 4.5 : n == 16 ? 5.5 : n == 32 ? 7.7 : 8.7;
+    return n == 32 ? 4.0 : 4.5;
+}
+/* By the sums that a block sends. Clusters of seven take longer than their share says. */
+static double add_up_us(const wq_plan &p)
+{
+    return p.splits == 1 ? 0.0 : 0.1 * p.splits + 0.0125 * p.n * p.wg + (p.splits == 7 ? 0.08 * p.n : 0.0);
 }
 
 /* Clusters of 1 .. MAX_SPLITS blocks that the device holds at once with one or two blocks an SM. */
@@ -163,12 +168,12 @@ static wq_plan choose(const nrd_weight *const *w, int n_w, int bits, int meta, i
             const int64_t times = last ? rest > 0 : waves;
             const int b = last && rest <= one_each ? 1 : resident; /* blocks of an SM */
             const double memory = b * w_mb * n_sm / 4.4 / (double)std::min<int64_t>(token_tiles, 4);
-            const double l2 = b * (w_mb + x_mb) * n_sm / 5.5;
+            const double l2 = b * (w_mb + x_mb) * n_sm / 7.0;
             /* two warps an SM's quarter do not fill it */
-            const double slots = b * p.wg * chunk_slots(bits, meta, n) / (b * p.wg >= 3 ? 1215.0 : 850.0);
+            const double slots = b * p.wg * chunk_slots(bits, meta, n) / (b * p.wg >= 3 ? 1215.0 : 700.0);
             us += (double)times * (block_us(n) + most * std::max(std::max(memory, l2), slots));
         }
-        us += (p.splits > 1 ? 0.5 + 0.1 * p.splits : 0.0) + 1e-3 * (double)blocks / n_sm;
+        us += add_up_us(p) + 1e-3 * (double)blocks / n_sm;
         if (us < best.us) {
             p.us = us;
             best = p;
