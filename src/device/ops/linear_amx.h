@@ -49,14 +49,14 @@ NRD_INLINE vi mx_pairs(vf even, vf odd)
  * and multiplies. */
 NRD_INLINE vf mx_byte(vi q, const int i)
 {
-    const vi to = _mm512_add_epi32(_mm512_broadcast_i32x4(_mm_setr_epi32(0, 4 << 8, 8 << 8, 12 << 8)), vi_set1_32(i << 8));
+    const vi to = _mm512_broadcast_i32x4(_mm_setr_epi32(i << 8, (4 + i) << 8, (8 + i) << 8, (12 + i) << 8));
     return _mm512_castsi512_ps(_mm512_mask_shuffle_epi8(vi_set1_32(0x4b000000), 0x2222222222222222u, q, to));
 }
 
 /* Blocks [b, b + n) of a tile. */
 NRD_KERNEL void mx_unpack(const int type, tile_stream *s, int64_t b, int64_t n, int64_t ahead, uint8_t *room)
 {
-    tile_stream at = *s;
+    tile_stream at = {s->w, IS_K(type) ? s->head_d : vf_zero(), IS_K(type) ? s->head_m : vf_zero()};
 
     for (const int64_t end = b + n; b < end; b++, room += MX_STEP) {
         vf d[2], m[2], base[2];
@@ -94,7 +94,11 @@ NRD_KERNEL void mx_unpack(const int type, tile_stream *s, int64_t b, int64_t n, 
             vi_store(room + g * 128 + 64, mx_pairs(w[2], w[3]));
         }
     }
-    *s = at;
+    s->w = at.w;
+    if (IS_K(type)) {
+        s->head_d = at.head_d;
+        s->head_m = at.head_m;
+    }
 }
 
 /* 32 columns a step, of which n_cols are there: high, then low. */
