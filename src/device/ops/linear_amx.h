@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * linear on the matrix unit (AMX), for instruction set 4. See amx.h for the words.
  *
- * Unpacked     Block types and float16, from MX_FROM tokens on. Four tiles of 16 rows are unpacked into L1 as bfloat16, in pairs
- *              of k as the instruction takes them, and meet panels of 16 tokens. Of block types a number of w and one of x are
- *              rounded once, to 8 bits; float16 is high + low, and so is x: three dots. Sums never leave the unit but at the
- *              end of a piece of columns.
+ * Unpacked     Block types and float16, from MX_FROM tokens on. Two tiles of 16 rows (four of float16) are unpacked into L1 as bfloat16, in
+ *              pairs of k as the instruction takes them, and meet two panels of 16 tokens at a time (float16: one), which are read past L1.
+ *              Of block types a number of w and one of x are rounded once, to 8 bits; float16 is high + low, and so is x: three dots.
+ *              Sums never leave the unit but at the end of a piece of columns.
  * Few          Up to two panels: two tiles (four for one panel) are unpacked block by block into a place of two blocks, each beside the dots
  *              of the block before. Unpacking takes the ports of vectors, which are the limit, and the unit works meanwhile.
  * bfloat16     Packed pairs of k are the unit's tile as they lie. x = high + low, both bfloat16
@@ -16,8 +16,8 @@
  *              40.
  * Measured     docs/performance/cpu-kernels.md.
  * Tried        Dots of 8 bits with the scales of every 32 k in float behind them, as the other forms have them: a tile of sums
- *              goes through L1 to the vector unit for each, 60 to 80 cycles instead of 16. Two tiles against two panels: as fast.
- *              Asking for panels ahead: slower. Few: numbers cut to bfloat16, by scales that grow by a 384th, 8 to 15 % faster, but
+ *              goes through L1 to the vector unit for each, 60 to 80 cycles instead of 16.
+ *              Four tiles against one panel: sums go to memory and back for half as many columns. Asking for panels ahead: slower. Few: numbers cut to bfloat16, by scales that grow by a 384th, 8 to 15 % faster, but
  *              divergence from float32 grows by 7 %. bfloat16: 128 or 320 columns -8
  *              to +4 %; blocks of 32 or 128 tokens -7 to +7 %, of 512 -14 %.
  */
@@ -212,29 +212,87 @@ NRD_KERNEL void mx_run(const int S, const bool has_low, const uint8_t *room, int
     }
 MX_RUN(1, high, false)
 MX_RUN(2, high, false)
-MX_RUN(4, high, false)
 MX_RUN(1, both, true)
 MX_RUN(2, both, true)
 MX_RUN(4, both, true)
 
-/* All tiles against all panels, the last of which may lack tokens: its sums have a place of their own. block: NULL for float16. */
+/* Where the results of a panel of 16 tokens go. */
+typedef struct mx_place {
+    float *y;
+    int64_t stride;
+} mx_place;
+
+/* Two unpacked tiles, `step` bytes apart, against two panels, `apart` bytes apart, which come from L2 and leave the tiles in L1. */
+static void mx_run_pair(const uint8_t *room, int64_t step, const uint8_t *panel, int64_t apart, int64_t n_steps, bool is_first, mx_place p,
+                        mx_place q)
+{
+    if (is_first) {
+        mx_zero(0);
+        mx_zero(1);
+        mx_zero(2);
+        mx_zero(3);
+    } else {
+        mx_load(0, p.y, p.stride * 4);
+        mx_load(1, p.y + 16, p.stride * 4);
+        mx_load(2, q.y, q.stride * 4);
+        mx_load(3, q.y + 16, q.stride * 4);
+    }
+    for (int64_t k = 0; k < n_steps; k++, room += MX_STEP, panel += MX_STEP) {
+        mx_stream(4, panel, 64);
+        mx_load(6, room, 64);
+        mx_dot_bf16(0, 4, 6);
+        mx_stream(5, panel + apart, 64);
+        mx_dot_bf16(2, 5, 6);
+        mx_load(7, room + step, 64);
+        mx_dot_bf16(3, 5, 7);
+        mx_dot_bf16(1, 4, 7);
+    }
+    mx_store(0, p.y, p.stride * 4);
+    mx_store(1, p.y + 16, p.stride * 4);
+    mx_store(2, q.y, q.stride * 4);
+    mx_store(3, q.y + 16, q.stride * 4);
+}
+
+/* What S unpacked tiles add to the results of all panels. The last panel may lack tokens: its sums have a place of their own. */
+static void mx_all_panels(const nrd_linear_mx *a, const int64_t S, const bool has_low, int64_t step, const uint8_t *panels, int64_t n_steps,
+                          bool is_first, float *y, float *last)
+{
+    static const mx_run_fn runs[2][3] = {{mx_run_high_1, mx_run_high_2, NULL}, {mx_run_both_1, mx_run_both_2, mx_run_both_4}};
+    const int64_t apart = (int64_t)a->token_bytes * MX_T;
+
+    for (int32_t t = 0; t < a->n_tokens; t += MX_T, panels += apart) {
+        mx_place at[2];
+        for (int i = 0; i < 2; i++) {
+            const int32_t from = t + i * MX_T;
+            at[i] = a->n_tokens - from >= MX_T ? (mx_place){y + from * a->y_stride, a->y_stride} : (mx_place){last, MX_TILES * 16};
+        }
+        if (S == 2 && !has_low && a->n_tokens - t > MX_T) {
+            mx_run_pair(a->room, n_steps * step, panels, apart, n_steps, is_first, at[0], at[1]);
+            t += MX_T;
+            panels += apart;
+        } else {
+            runs[has_low][S / 2](a->room, n_steps * step, panels, n_steps, is_first, at[0].y, at[0].stride);
+        }
+    }
+}
+
+/* All tiles against all panels. block: NULL for float16. */
 static void mx_unpacked(const nrd_linear_mx *a, mx_block_fn block)
 {
-    static const mx_run_fn runs[2][3] = {{mx_run_high_1, mx_run_high_2, mx_run_high_4}, {mx_run_both_1, mx_run_both_2, mx_run_both_4}};
     static const mx_config config = {.palette = 1,
                                      .rows = {16, 16, 16, 16, 16, 16, 16, 16},
                                      .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}};
     _Alignas(64) float last[MX_T * MX_TILES * 16];
     const bool has_low = !block;
     const int64_t unit = has_low ? 32 : 1; /* of a->len, a step's */
-    const int64_t step = has_low ? 2 * MX_STEP : MX_STEP, all = (a->len + unit - 1) / unit;
-    const int64_t most = NRD_LINEAR_MX_ROOM / MX_TILES / step, n_pieces = (all + most - 1) / most;
+    const int64_t at_once = has_low ? MX_TILES : 2, step = has_low ? 2 * MX_STEP : MX_STEP, all = (a->len + unit - 1) / unit;
+    const int64_t most = NRD_LINEAR_MX_ROOM / at_once / step, n_pieces = (all + most - 1) / most;
     const int64_t piece = IS_K(a->type) ? most / 8 * 8 : (all + n_pieces - 1) / n_pieces;
     const int32_t rest = a->n_tokens % MX_T;
 
     mx_configure(&config);
     for (int64_t i = 0, S; i < a->n_tiles; i += S) {
-        S = a->n_tiles - i >= 4 ? 4 : a->n_tiles - i >= 2 ? 2 : 1;
+        S = a->n_tiles - i >= at_once ? at_once : a->n_tiles - i >= 2 ? 2 : 1;
         for (int64_t b = 0; b < all; b += piece) {
             const uint8_t *tile = a->tiles + (size_t)i * a->tile_bytes + nrd_tile16_bytes(a->type, b * 32);
             const int64_t n = all - b < piece ? all - b : piece, left = a->len - b * unit;
@@ -247,11 +305,7 @@ static void mx_unpacked(const nrd_linear_mx *a, mx_block_fn block)
                     block(&s, 0, n, S * (int64_t)a->tile_bytes, a->room + t * n * step);
                 }
             }
-            for (int32_t t = 0; t < a->n_tokens; t += MX_T) {
-                const bool is_whole = a->n_tokens - t >= MX_T;
-                runs[has_low][S / 2](a->room, n * step, a->panels + (size_t)t * a->token_bytes + b * step, n, b == 0,
-                                     is_whole ? a->y + t * a->y_stride + i * 16 : last, is_whole ? a->y_stride : MX_TILES * 16);
-            }
+            mx_all_panels(a, S, has_low, step, a->panels + b * step, n, b == 0, a->y + i * 16, last);
         }
         for (int32_t t = 0; t < rest; t++) {
             memcpy(a->y + (a->n_tokens - rest + t) * a->y_stride + i * 16, last + t * MX_TILES * 16, (size_t)S * 64);
