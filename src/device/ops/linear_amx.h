@@ -184,10 +184,10 @@ NRD_KERNEL void mx_run(const int S, const bool has_low, const uint8_t *room, int
         MX_EACH(MX_GO_ON, y, 16, y_stride);
     }
     for (int64_t k = 0; k < n_steps; k++, room += MX_STEP, panel += MX_STEP) {
-        mx_load(4, panel, 64);
+        mx_stream(4, panel, 64);
         if (has_low) {
             panel += MX_STEP;
-            mx_load(5, panel, 64);
+            mx_stream(5, panel, 64);
             if (S == 1) {
                 MX_DOTS(4, room);
                 MX_DOTS(5, room);
@@ -464,8 +464,8 @@ NRD_KERNEL void mx_bf16_run(const int S, const bool is_near, const uint8_t *tile
         MX_EACH(MX_GO_ON, y, y_step, y_stride);
     }
     for (; k + 32 <= n_cols; k += 32, tile += 1024, panel += n * 128) {
-        mx_load(4, panel, 64);
-        mx_load(5, panel + n * 64, 64);
+        mx_stream(4, panel, 64);
+        mx_stream(5, panel + n * 64, 64);
         if (!is_near) {
             NRD_UNROLL
             for (int i = 0; i < S; i++) {
