@@ -18,7 +18,7 @@
 #   tests/gpu/engine.sh bench [FOLDER]   all of these, then more of them
 #   tests/gpu/engine.sh server [FOLDER]  many requests at a time through the server
 #   tests/gpu/engine.sh serve [FOLDER]   the server's answers beside a CPU's, memory, faults
-# Engines are built into FOLDER (default build/gpu).
+# Engines are built into FOLDER (default build/gpu). RUNS=3: many requests at a time so many times, the first run cold.
 set -u
 cd "$(dirname "$0")/../.."
 nereid=build/bin/nereid
@@ -133,7 +133,7 @@ throughput() { # TYPE IN OUT REQUESTS AT_A_TIME [OPTION...]
     local type=$1 in=$2 out=$3 requests=$4 at=$5; shift 5
     echo "== $type $in in $out out, $requests requests, $at at a time"
     $nereid bench throughput "$(big "$type")" --device cuda --input_mean "$in" --output_mean "$out" \
-        --num_requests "$requests" --concurrency "$at" --max_batch_size "$at" "$@"
+        --num_requests "$requests" --concurrency "$at" --max_batch_size "$at" --runs "${RUNS:-1}" "$@"
 }
 
 cold() {
