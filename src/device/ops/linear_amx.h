@@ -35,7 +35,7 @@
 
 /* Tokens from which on types are unpacked: below, that costs more than the unit saves; up to which that is done beside the dots. Tiles at
  * a time; columns of bfloat16 at a time. */
-enum { MX_FROM = 32, MX_FEW = 32, MX_TILES = 4, MX_BF16_COLS = 224 };
+enum { MX_FROM = 16, MX_F16_FROM = 32, MX_FEW = 32, MX_TILES = 4, MX_BF16_COLS = 224 };
 enum { MX_T = NRD_LINEAR_MX_TOKENS, MX_STEP = 1024 }; /* bytes of 16 rows or tokens and 32 k */
 
 /* Two numbers of each row to the nearest bfloat16, ties away from zero. */
@@ -689,5 +689,5 @@ static void linear_mx(const nrd_linear_mx *a)
 
 static int32_t linear_mx_from(nrd_dtype type)
 {
-    return type == NRD_DTYPE_BF16 ? 1 : type == NRD_DTYPE_F16 || nrd_tile16_format_of(type) ? MX_FROM : 0;
+    return type == NRD_DTYPE_BF16 ? 1 : type == NRD_DTYPE_F16 ? MX_F16_FROM : nrd_tile16_format_of(type) ? MX_FROM : 0;
 }
