@@ -33,9 +33,8 @@
 /* Numbers of 4 bits that are no places in a table. */
 #define IS_NIBBLES(type) ((type) == NRD_DTYPE_Q4_0 || (type) == NRD_DTYPE_Q4_1 || (type) == NRD_DTYPE_Q4_K)
 
-/* Tokens from which on types are unpacked: below, that costs more than the unit saves; up to which that is done beside the dots. Tiles at
- * a time; columns of bfloat16 at a time. */
-enum { MX_FROM = 16, MX_F16_FROM = 32, MX_FEW = 32, MX_TILES = 4, MX_BF16_COLS = 224 };
+/* Tokens from which on types are unpacked: below, that costs more than the unit saves. Tiles at a time; columns of bfloat16 at a time. */
+enum { MX_FROM = 16, MX_F16_FROM = 32, MX_TILES = 4, MX_BF16_COLS = 224 };
 enum { MX_T = NRD_LINEAR_MX_TOKENS, MX_STEP = 1024 }; /* bytes of 16 rows or tokens and 32 k */
 
 /* Two numbers of each row to the nearest bfloat16, ties away from zero. */
@@ -426,19 +425,15 @@ static int64_t mx_groups(const nrd_linear_mx *a, mx_block_fn block)
 
 static void mx_blocks(const nrd_linear_mx *a, mx_block_fn block)
 {
-    const int32_t each = a->n_tokens <= MX_FEW ? 2 * MX_T : a->n_tokens;
+    nrd_linear_mx rest = *a;
 
-    for (int32_t t = 0; t < a->n_tokens; t += each) {
-        nrd_linear_mx some = *a;
-        some.n_tokens = a->n_tokens - t < each ? a->n_tokens - t : each;
-        some.panels += (size_t)t * a->token_bytes;
-        some.y += t * a->y_stride;
-        const int64_t done = a->n_tokens <= MX_FEW ? mx_groups(&some, block) : 0;
-        some.tiles += (size_t)done * a->tile_bytes;
-        some.y += done * 16;
-        some.n_tiles -= done;
-        mx_unpacked(&some, block);
+    if (a->n_tokens <= 2 * MX_T) {
+        const int64_t done = mx_groups(a, block);
+        rest.tiles += (size_t)done * a->tile_bytes;
+        rest.y += done * 16;
+        rest.n_tiles -= done;
     }
+    mx_unpacked(&rest, block);
 }
 
 /* ---- bfloat16 ---- */
