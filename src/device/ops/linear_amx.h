@@ -12,14 +12,14 @@
  *              of high, then of low. Always, with a single token, too: the unit rounds in its own
  *              way, and a token's bits must not depend on others. Blocks of tokens whose panels
  *              stay in L2 meet four tiles at a time, in pieces of columns that L1 holds.
- * Bound        4 tiles x 16 tokens, 32 k: 4 dots of 16 rows, 64 cycles of the unit (12, 192 of float16; 8, 128 of bfloat16), loads
- *              40.
+ * Bound        2 tiles x 32 tokens (float16, bfloat16: 4 x 16), 32 k: 4 dots of 16 rows, 64 cycles of the unit (12, 192 of float16;
+ *              8, 128 of bfloat16), loads 40.
  * Measured     docs/performance/cpu-kernels.md.
  * Tried        Dots of 8 bits with the scales of every 32 k in float behind them, as the other forms have them: a tile of sums
  *              goes through L1 to the vector unit for each, 60 to 80 cycles instead of 16.
- *              Four tiles against one panel: sums go to memory and back for half as many columns. Asking for panels ahead: slower. Few: numbers cut to bfloat16, by scales that grow by a 384th, 8 to 15 % faster, but
- *              divergence from float32 grows by 7 %. bfloat16: 128 or 320 columns -8
- *              to +4 %; blocks of 32 or 128 tokens -7 to +7 %, of 512 -14 %.
+ *              Four tiles against one panel: sums go to memory and back for half as many columns. Asking for panels ahead: slower.
+ *              Few: numbers cut to bfloat16, by scales that grow by a 384th, 8 to 15 % faster, but divergence from float32 grows by 7 %.
+ *              bfloat16: 128 or 320 columns -8 to +4 %; blocks of 32 or 128 tokens -7 to +7 %, of 512 -14 %.
  */
 #define MX_OFFSET(type)                                                                            \
     ((type) == NRD_DTYPE_Q4_0         ? 8                                                          \
