@@ -16,8 +16,7 @@ typedef struct join {
     nrd_profile_op op;
     const void *x;
     const nrd_weight *norm, *norm_bias; /* NULL: none */
-    nrd_act_kind act;
-    bool gated;
+    const nrd_product *next; /* of an MLP's first product: the one that reads its activation; NULL: there is none */
     void *y; /* NULL: the result is added to the state */
 } join;
 
@@ -78,8 +77,7 @@ void nrd_run_init_joined(nrd_runner *r)
 /* The same by operations of their own, where the device does not take it. */
 static nrd_error *one_by_one(nrd_runner *r, const join *j)
 {
-    const bool has_act = j->gated || j->act != NRD_ACT_NONE;
-    void *y = has_act ? r->up : j->y ? j->y : r->delta;
+    void *y = j->next ? r->up : j->y ? j->y : r->delta;
     const void *x = j->x;
 
     if (j->norm) {
@@ -88,10 +86,9 @@ static nrd_error *one_by_one(nrd_runner *r, const join *j)
     }
     NRD_TRY(nrd_run_product(r, j->p, x, 1, y, r->act, 0));
     NRD_TRY(nrd_run_mark_product(r, j->op, j->p, 1, r->act));
-    if (has_act) { /* the MLP's, into r->mid */
-        const nrd_act_args act = {.kind = j->act, .gated = j->gated, .n_tokens = 1, .inter = (int32_t)(j->gated ? j->p->rows / 2 : j->p->rows),
-                                  .x = y, .act_dtype = r->act, .out = j->y, .out_dtype = r->act};
-        return nrd_run_act(r, &act, j->p);
+    if (j->next) {
+        const nrd_act_args act = nrd_run_act_args(r, 1, (int32_t)j->next->cols, j->next, NULL);
+        return nrd_run_act(r, &act, j->next);
     }
     return j->y ? NULL : nrd_run_add_delta(r, 1, NULL);
 }
@@ -106,8 +103,8 @@ static nrd_error *in_one(nrd_runner *r, const join *j, bool *done)
         .norm_eps = r->spec->norm_eps,
         .norm_weight = j->norm,
         .norm_bias = j->norm_bias,
-        .act = j->act,
-        .gated = j->gated,
+        .act = j->next ? r->spec->act : NRD_ACT_NONE,
+        .gated = j->next && r->spec->gated_mlp,
         .residual = j->y ? NULL : r->x,
     };
     NRD_TRY(r->dev->ops->linear_joined(r->stream, &a, done));
@@ -127,8 +124,8 @@ static nrd_error *layer(nrd_runner *r, const nrd_batch *b, int32_t i, bool *done
     const nrd_layer *y = &r->w.layers[i];
     const join qkv = {.p = &y->qkv, .op = NRD_PROFILE_QKV, .x = r->x, .norm = y->attn_norm, .norm_bias = y->attn_norm_bias, .y = r->qkv};
     const join dense = {.p = &y->dense, .op = NRD_PROFILE_DENSE, .x = r->att};
-    const join up = {.p = &y->up, .op = NRD_PROFILE_UP, .x = r->x, .norm = y->mlp_norm, .norm_bias = y->mlp_norm_bias, .act = r->spec->act,
-                     .gated = r->spec->gated_mlp, .y = r->mid};
+    const join up = {.p = &y->up, .op = NRD_PROFILE_UP, .x = r->x, .norm = y->mlp_norm, .norm_bias = y->mlp_norm_bias,
+                     .next = &y->down, .y = r->mid};
     const join down = {.p = &y->down, .op = NRD_PROFILE_DOWN, .x = r->mid};
 
     NRD_TRY(in_one(r, &qkv, done));
