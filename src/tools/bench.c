@@ -252,6 +252,26 @@ static void json_member(nrd_str *j, const char *name, double v)
     nrd_json_put_double(j, v);
 }
 
+/* A steady part exists between the first token of every first request and the sending of the last. */
+static nrd_error *check_steady(const outcome *out, const options *o)
+{
+    const bool seen = out->steady_begin_ns > 0 && out->steady_end_ns > out->steady_begin_ns;
+    if (!o->steady || (seen && out->n > 0)) {
+        return NULL;
+    }
+    return nrd_errorf(NRD_ERR_INVALID_ARG,
+                      "--steady: the last of %d requests was sent before all %d places were taken and one had "
+                      "ended; give more --num_requests or a smaller --concurrency",
+                      o->num_requests, o->concurrency);
+}
+
+/* Tokens a second, with --steady of the part with all places taken. */
+static double output_rate(const outcome *out, const options *o)
+{
+    return o->steady ? (double)out->steady_out * 1e9 / (double)(out->steady_end_ns - out->steady_begin_ns)
+                     : (double)out->n_out / out->seconds;
+}
+
 /* All requests `runs` times, the last time into *out. What the first run lacks of the others is what a
  * server lacks just after its start. */
 static nrd_error *drive_runs(nrd_exec *x, const options *o, outcome *out, nrd_str *j, nrd_str *text)
@@ -259,7 +279,8 @@ static nrd_error *drive_runs(nrd_exec *x, const options *o, outcome *out, nrd_st
     for (int32_t i = 0; i < o->runs; i++) {
         free(out->samples);
         NRD_TRY(drive(x, o, o->num_requests, o->concurrency, out));
-        const double rate = (double)out->n_out / out->seconds;
+        NRD_TRY(check_steady(out, o));
+        const double rate = output_rate(out, o);
         if (o->runs > 1) {
             nrd_str_printf(text, "run %-15d %.1f tokens/s%s\n", i + 1, rate, i ? "" : ", cold");
         }
@@ -369,19 +390,6 @@ static nrd_error *plot(const outcome *out, const options *o, const char *heading
     return err;
 }
 
-/* A steady part exists between the first token of every first request and the sending of the last. */
-static nrd_error *check_steady(const outcome *out, const options *o)
-{
-    const bool seen = out->steady_begin_ns > 0 && out->steady_end_ns > out->steady_begin_ns;
-    if (!o->steady || (seen && out->n > 0)) {
-        return NULL;
-    }
-    return nrd_errorf(NRD_ERR_INVALID_ARG,
-                      "--steady: the last of %d requests was sent before all %d places were taken and one had "
-                      "ended; give more --num_requests or a smaller --concurrency",
-                      o->num_requests, o->concurrency);
-}
-
 static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *text)
 {
     static const char *const names[] = {"time_to_first_token_ms", "time_per_output_token_ms",
@@ -405,7 +413,7 @@ static void report(const outcome *out, const options *o, nrd_str *j, nrd_str *te
                    (double)(out->n_in + out->n_out) / out->seconds);
     if (o->steady) {
         const double s = (double)(out->steady_end_ns - out->steady_begin_ns) / 1e9;
-        const double rate = (double)out->steady_out / s;
+        const double rate = output_rate(out, o);
         nrd_str_printf(text,
                        "steady throughput   %.1f tokens/s in the %.2f s with all places taken\n",
                        rate, s);
@@ -576,7 +584,6 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
     } else {
         nrd_str_printf(&text, "load                %.2f s\n", load_s);
         NRD_TRY_GOTO(drive_runs(x, o, &out, &j, &text), err, done);
-        NRD_TRY_GOTO(check_steady(&out, o), err, done);
         report(&out, o, &j, &text);
         fputs(nrd_str_cstr(&text), stdout);
         if (o->plot) {

@@ -62,8 +62,11 @@ def test_throughput(model, tmp_path, streaming):
 
 def test_steady(model, tmp_path):
     report, text = bench(tmp_path, "throughput", model, "--num_requests", 40, "--concurrency", 4, "--input_len", 12,
-                         "--output_len", 64, "--steady")
+                         "--output_len", 64, "--steady", "--runs", 2)
     assert 0 < report["steady_s"] < report["seconds"] and "with all places taken" in text
+    # each run is given by its steady part, the last one at the end too
+    rates = [float(line.split()[2]) for line in text.splitlines() if line.startswith("run ")]
+    assert rates == pytest.approx([report["first_run_output_tokens_per_s"], report["steady_output_tokens_per_s"]], abs=0.1)
     # the last four or so are not waited for
     assert 30 <= report["num_requests"] < 40
     # of 40 answers all but the beginnings of the first four and what the last four still lack
