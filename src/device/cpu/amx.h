@@ -57,6 +57,8 @@ static inline bool mx_usable(void)
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"((const void *)(p)),                   \
                      "r"((int64_t)(step))                                                          \
                      : "memory")
+/* The line at p, to be written. */
+#define mx_ask_to_write(p) __asm__ volatile("prefetchw (%0)" ::"r"(p))
 #define mx_store(t, p, step)                                                                       \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"((void *)(p)), "r"((int64_t)(step))  \
                      : "memory")

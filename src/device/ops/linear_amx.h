@@ -346,6 +346,18 @@ static void mx_take(mx_source *s, int t, uint8_t *slot)
     s->block(&s->tiles[t], s->b, 1, MX_TILES * s->tile_bytes, slot + t * MX_STEP);
 }
 
+/* Asks for the places of results of n tokens from t on: where another processor read or wrote them last, they come late, and behind stores
+ * that wait for them wait those of the unpacking. */
+NRD_KERNEL void mx_ask(const int S, float *y, int64_t y_stride, int32_t t, int32_t n, int32_t n_tokens)
+{
+    for (const int32_t end = t + n < n_tokens ? t + n : n_tokens; t < end; t++) {
+        NRD_UNROLL
+        for (int i = 0; i < S; i++) {
+            mx_ask_to_write(y + t * y_stride + i * 16);
+        }
+    }
+}
+
 /* Groups of S tiles: four against one panel, two against two. Sums of the second panel are 2 and 3. The order is measured: the unit is
  * late when rows (registers 4, 5) and a tile (6, 7) are both new. */
 NRD_KERNEL void mx_few(const int S, const nrd_linear_mx *a, mx_block_fn block, int64_t n_groups)
@@ -354,6 +366,7 @@ NRD_KERNEL void mx_few(const int S, const nrd_linear_mx *a, mx_block_fn block, i
     uint8_t *full = a->room, *empty = a->room + MX_TILES * MX_STEP;
     const uint8_t *second = a->panels + MX_T * a->token_bytes;
     float *y = a->y, *y2 = a->y + MX_T * a->y_stride;
+    const int32_t n_ask = (int32_t)(a->n_tokens * 4 / 3 / a->len) + 1; /* a block: done some blocks before the stores */
 
     mx_begin(&s, S);
     for (int t = 0; t < S; t++) {
@@ -366,6 +379,7 @@ NRD_KERNEL void mx_few(const int S, const nrd_linear_mx *a, mx_block_fn block, i
         mx_zero(3);
         for (int64_t b = 0; b < a->len; b++) {
             mx_next(&s, S);
+            mx_ask(S, y, a->y_stride, (int32_t)b * n_ask, n_ask, a->n_tokens);
             if (S == 4) {
                 mx_take(&s, 0, empty);
                 mx_load(4, a->panels + b * MX_STEP, 64);
