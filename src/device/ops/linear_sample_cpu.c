@@ -31,10 +31,11 @@ enum { BEGIN, ROUGH, LIMITS, EXACT, CHOOSE, UPDATE };
 
 typedef nrd_candidate candidate;
 
-/* A thread's best of a row: all that were above `limit`, which rises. */
+/* A thread's best of a row: all that came before `last`, the worst that can still be chosen, which rises. */
 typedef struct best_list {
     int32_t n;
-    float limit;
+    float above; /* what is not above this comes behind `last` */
+    candidate last;
     candidate c[];
 } best_list;
 
@@ -96,23 +97,24 @@ static void select_best(candidate *c, int32_t n, int32_t k)
     }
 }
 
+/* In any order of ids. */
 static void keep(best_list *l, int32_t k, int32_t cap, candidate x)
 {
-    if (!(x.logit > l->limit)) { /* it rose since x was collected; as good as the last comes later */
+    if (!comes_first(&x, &l->last)) {
         return;
     }
     if (k == 1) {
         l->c[0] = x;
-        l->n = 1;
-        l->limit = x.logit;
-        return;
-    }
-    l->c[l->n++] = x;
-    if (l->n == cap) {
+    } else {
+        l->c[l->n++] = x;
+        if (l->n < cap) {
+            return;
+        }
         select_best(l->c, cap, k);
-        l->n = k;
-        l->limit = l->c[k - 1].logit;
     }
+    l->n = k;
+    l->last = l->c[k - 1];
+    l->above = nextafterf(l->last.logit, -INFINITY); /* as good, with a lower id, comes before it */
 }
 
 /* An odd number of cache lines, so that the rows of one tile do not meet in the same sets. */
@@ -136,11 +138,11 @@ static float *tops_of(const nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t row)
     return (float *)(void *)bound_of(r, c, c->u.linear_sample.sample.n_rows) + (size_t)row * (size_t)n_tiles_of(c);
 }
 
-/* Puts what is above the list's limit on it, of the n logits of ids from `first` on. */
+/* Puts what comes before the list's last on it, of the n logits of ids from `first` on. */
 static void collect(nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t row, const float *x, int64_t first, int32_t n, candidate *found)
 {
     best_list *l = list_of(r, c, r->thread, row);
-    int32_t got = r->k->collect_above(x, n, l->limit, &found[0].logit, &found[0].id);
+    int32_t got = r->k->collect_above(x, n, l->above, &found[0].logit, &found[0].id);
 
     for (int32_t j = 0; j < got; j++) {
         float v = found[j].logit > NRD_SAMPLE_MAX ? NRD_SAMPLE_MAX : found[j].logit;
@@ -148,7 +150,7 @@ static void collect(nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t row, const flo
     }
 }
 
-/* Tiles [from, to), a slab at most: a thread meets them in ascending order of their ids. */
+/* Tiles [from, to), a slab at most. */
 static void scan(nrd_cpu_run *r, nrd_cpu_cmd *c, int64_t from, int64_t to)
 {
     const nrd_sample_args *a = &c->u.linear_sample.sample;
@@ -235,7 +237,7 @@ static int32_t merge(nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t i)
 static void empty_lists(nrd_cpu_run *r, const nrd_cpu_cmd *c, int32_t i)
 {
     for (int t = 0; t < c->i[THREADS]; t++) {
-        *list_of(r, c, t, i) = (best_list){0, -INFINITY};
+        *list_of(r, c, t, i) = (best_list){0, -INFINITY, {-INFINITY, INT32_MAX}};
     }
 }
 
