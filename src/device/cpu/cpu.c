@@ -7,6 +7,7 @@
 #include "base/numa.h"
 #include "base/str.h"
 #include "device/cpu/comm.h"
+#include "device/cpu/walk.h"
 #include "device/device.h"
 #include "device/ops/pack.h"
 
@@ -49,6 +50,7 @@ struct nrd_stream {
     nrd_cpu *dev;
     nrd_cpu_cmd *list; /* [MAX_COMMANDS] */
     int n;
+    nrd_cpu_walk *walk;
     uint64_t enqueued, done; /* commands since the start */
     uint8_t **scratch;       /* [threads] */
     size_t scratch_bytes, shared_bytes;
@@ -199,11 +201,13 @@ static nrd_error *cpu_stream_new(nrd_device *dev, nrd_stream **out)
     NRD_NEW_GOTO(s->list, MAX_COMMANDS, err, fail);
     NRD_NEW_GOTO(s->scratch, nrd_threads_size(s->dev->threads), err, fail);
     NRD_NEW_GOTO(s->arena, ARENA_BYTES, err, fail);
+    NRD_TRY_GOTO(nrd_cpu_walk_new(&s->walk, nrd_threads_size(s->dev->threads), MAX_COMMANDS), err, fail);
     *out = s;
     return NULL;
 
 fail:
     if (s) {
+        free(s->arena);
         free(s->list);
         free(s->scratch);
         free(s);
@@ -222,6 +226,7 @@ static void cpu_stream_free(nrd_stream *s)
     free(s->scratch);
     cpu_free(&s->dev->dev, NRD_MEM_DEVICE, s->shared);
     nrd_cpu_prefix_fini(&s->prefix);
+    nrd_cpu_walk_free(s->walk);
     free(s->arena);
     free(s->list);
     free(s);
@@ -256,31 +261,10 @@ static nrd_error *grow(nrd_stream *s, size_t scratch_bytes, size_t shared_bytes)
     return NULL;
 }
 
-static void walk(void *user, nrd_thread *self)
-{
-    nrd_stream *s = user;
-    nrd_cpu_run r = {s->dev->k, self->id, s->scratch[self->id], s->shared, NULL};
-
-    for (int i = 0; i < s->n; i++) {
-        nrd_cpu_cmd *c = &s->list[i];
-        for (int p = 0; p < NRD_CPU_MAX_PHASES; p++) {
-            int32_t task;
-            if (c->n_tasks[p] == 0) {
-                continue;
-            }
-            while ((task = atomic_fetch_add_explicit(&c->next[p], 1, memory_order_relaxed)) < c->n_tasks[p]) {
-                c->op->run(&r, c, p, task);
-                nrd_threads_finish(self, &c->done[p], (uint32_t)c->n_tasks[p]);
-            }
-            nrd_threads_wait(self, &c->done[p], (uint32_t)c->n_tasks[p]);
-        }
-    }
-}
-
 static nrd_error *cpu_stream_sync(nrd_stream *s)
 {
     if (s->n > 0) {
-        nrd_threads_run(s->dev->threads, walk, s);
+        nrd_cpu_walk_run(s->walk, s->dev->threads, s->list, s->n, s->scratch, s->shared);
     }
     s->done += (uint64_t)s->n;
     s->n = 0;

@@ -2,9 +2,8 @@
  * device/cpu/cpu.h - inside the CPU device: what an operation's fast form is given.
  *
  * Purpose   An enqueued operation is a command: copied arguments, one to four phases, each a
- *           number of tasks. stream_sync lets all threads walk the list: they take tasks from the
- *           phase's counter and go on when all of them are done; a thread that is late finds
- *           nothing left to take and delays no other.
+ *           number of tasks. stream_sync lets all threads walk the list (walk.h): they take tasks and go
+ *           on when all of a phase are done.
  * Owner     Commands belong to their stream. run() is called by many threads at once, each task
  *           once; what a task writes is its own. Results never depend on which thread ran a task.
  * Lifetime  Scratch is grown at enqueue, never in a run; steady steps allocate nothing.
@@ -45,7 +44,6 @@ struct nrd_cpu_cmd {
     const nrd_cpu_op *op;
     const nrd_cpu_kernels *k;
     int32_t n_tasks[NRD_CPU_MAX_PHASES]; /* 0: phase left out */
-    _Atomic int32_t next[NRD_CPU_MAX_PHASES];
     _Atomic uint32_t done[NRD_CPU_MAX_PHASES]; /* tasks */
     size_t scratch_bytes, shared_bytes;
     nrd_batch_view view; /* copy of the batch, if the arguments have one */

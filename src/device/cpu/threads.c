@@ -90,11 +90,18 @@ void nrd_threads_barrier(nrd_thread *self)
     wait_for(p, &p->arrived, self->target, 1);
 }
 
-void nrd_threads_finish(nrd_thread *self, _Atomic uint32_t *count, uint32_t target)
+bool nrd_threads_finish(nrd_thread *self, _Atomic uint32_t *count, uint32_t n, uint32_t target)
 {
-    if (atomic_fetch_add(count, 1) + 1 == target && atomic_load(&self->pool->sleepers)) {
+    if (n == 0) {
+        return atomic_load(count) == target;
+    }
+    if (atomic_fetch_add(count, n) + n != target) {
+        return false;
+    }
+    if (atomic_load(&self->pool->sleepers)) {
         futex_wake_all(count);
     }
+    return true;
 }
 
 void nrd_threads_wait(nrd_thread *self, _Atomic uint32_t *count, uint32_t target)

@@ -15,6 +15,7 @@
 #include "base/error.h"
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct nrd_threads nrd_threads;
@@ -42,9 +43,9 @@ int nrd_threads_size(const nrd_threads *p);
 void nrd_threads_run(nrd_threads *p, nrd_threads_fn fn, void *user);
 void nrd_threads_barrier(nrd_thread *self); /* every thread of the run must come */
 
-/* Work counted instead of threads: `finish` adds one to a counter that began at 0, `wait` returns
- * when it has reached the target. A thread that the system runs late delays no other. */
-void nrd_threads_finish(nrd_thread *self, _Atomic uint32_t *count, uint32_t target);
+/* Work counted instead of threads: `finish` adds n to a counter that began at 0 and says whether it has reached the target,
+ * `wait` returns when it has. A thread that the system runs late delays no other. */
+bool nrd_threads_finish(nrd_thread *self, _Atomic uint32_t *count, uint32_t n, uint32_t target);
 void nrd_threads_wait(nrd_thread *self, _Atomic uint32_t *count, uint32_t target);
 
 #endif
