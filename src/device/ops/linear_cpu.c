@@ -513,12 +513,13 @@ nrd_error *nrd_linear_cpu_types(const nrd_linear_args *a)
     return NULL;
 }
 
-/* The chunk, at most `most` tiles and a multiple of `unit`, that leaves the thread with most work the least of it. */
-static int64_t even_chunk(int64_t tiles, int64_t most, int64_t unit, int n_threads)
+/* The chunk near `about` tiles, at most `most` and a multiple of `unit`, that leaves the thread with most work the least of it. */
+static int64_t even_chunk(int64_t tiles, int64_t about, int64_t most, int64_t unit, int n_threads)
 {
-    int64_t best = most, least = INT64_MAX;
+    const int64_t from = about + about / 2 < most ? about + about / 2 : about;
+    int64_t best = about, least = INT64_MAX;
 
-    for (int64_t chunk = most / unit * unit; chunk > 0 && chunk >= most / 2; chunk -= unit) {
+    for (int64_t chunk = from / unit * unit; chunk > 0 && chunk >= about / 2; chunk -= unit) {
         int64_t tasks = (tiles + chunk - 1) / chunk, work = (tasks + n_threads - 1) / n_threads * chunk;
         if (work < least) {
             least = work;
@@ -528,12 +529,20 @@ static int64_t even_chunk(int64_t tiles, int64_t most, int64_t unit, int n_threa
     return best;
 }
 
+/* Tiles that meet n tokens together: of do_mx one panel's or two panels', of do_wide, or side by side. */
+static int64_t tiles_at_once(int32_t n_tokens, bool is_mx)
+{
+    if (is_mx) {
+        return n_tokens <= MAX_T ? 4 : 2;
+    }
+    return n_tokens >= 2 * MAX_T || (n_tokens >= 8 && n_tokens < MAX_T) ? 2 : 1;
+}
+
 nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
 {
     const nrd_linear_args *a = &c->u.linear;
     int64_t tiles = 0;
     size_t tile_max = 0;
-    int64_t unit = a->n_tokens >= 2 * MAX_T ? 2 : 1; /* do_wide takes pairs, do_mx fours */
     bool is_mx = a->n_tokens >= MAX_T;               /* which reads panels once a chunk */
 
     NRD_TRY(nrd_linear_cpu_types(a));
@@ -545,14 +554,12 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
         is_mx = is_mx && kind.is_mx;
     }
     /* Chunks: at most CHUNK_BYTES, at least four a thread where there is enough. */
-    int64_t chunk = (is_mx ? CHUNK_MX_BYTES : CHUNK_BYTES) / (int64_t)tile_max;
-    int64_t fair = tiles / (n_threads * 4);
-    chunk = chunk < fair ? chunk : fair;
+    const int64_t most = (is_mx ? CHUNK_MX_BYTES : CHUNK_BYTES) / (int64_t)tile_max, fair = tiles / (n_threads * 4);
+    int64_t unit = tiles_at_once(a->n_tokens, is_mx), chunk = most < fair ? most : fair;
     chunk = chunk < 1 ? 1 : chunk;
-    unit = is_mx ? 4 : unit;
     chunk = (chunk + unit - 1) / unit * unit;
-    if (n_threads > 1 && a->n_tokens >= MAX_T) { /* fewer tokens take more tiles side by side */
-        chunk = even_chunk(tiles, chunk, unit, n_threads);
+    if (n_threads > 1 && a->n_tokens >= 8) { /* fewer take more tiles side by side */
+        chunk = even_chunk(tiles, chunk, most, unit, n_threads);
     }
     c->op = &op;
     c->i[0] = (int32_t)chunk;
