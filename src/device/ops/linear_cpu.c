@@ -17,7 +17,8 @@
 
 enum { MAX_T = NRD_LINEAR_MX_TOKENS, CHUNK_BYTES = 160 << 10, CHUNK_MX_BYTES = 512 << 10 };
 /* Each thread makes its own panels for up to OWN_TOKENS tokens, and for more where these have at most OWN_BYTES and all
- * threads together lose less than a wait: to make a panel takes as long as its product with 29 rows. */
+ * threads together lose less than a wait: to make a panel takes as long as its product with 29 rows. Where the matrix unit takes two
+ * panels and more, threads make them once, each those of the tokens whose x it has most likely written. */
 enum { OWN_TOKENS = 32, OWN_BYTES = 2 << 20, OWN_ROWS = 512 };
 enum { ROOM_BYTES = (int)NRD_LINEAR_MX_ROOM > (int)NRD_LINEAR_WIDE_BYTES ? (int)NRD_LINEAR_MX_ROOM : (int)NRD_LINEAR_WIDE_BYTES };
 /* Of x at a time, for the matrix unit: with more tokens results whose rows are a multiple of 4096 bytes apart would meet in
@@ -565,7 +566,8 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     c->i[0] = (int32_t)chunk;
     c->n_tasks[1] = a->n_tokens ? (int32_t)((tiles + chunk - 1) / chunk) : 0;
     size_t panels = panel_start(c->k, a, a->n_parts);
-    bool own = a->n_tokens <= OWN_TOKENS || (panels <= OWN_BYTES && tiles * 16 >= (int64_t)(n_threads - 1) * OWN_ROWS);
+    const bool many = is_mx && n_threads > 1 && a->n_tokens > MAX_T;
+    const bool own = !many && (a->n_tokens <= OWN_TOKENS || (panels <= OWN_BYTES && tiles * 16 >= (int64_t)(n_threads - 1) * OWN_ROWS));
     c->n_tasks[0] = own ? 0 : (a->n_tokens + MAX_T - 1) / MAX_T;
     c->scratch_bytes = nrd_linear_cpu_room(a);
     if (!own) {
