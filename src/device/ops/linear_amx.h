@@ -33,8 +33,9 @@
 /* Numbers of 4 bits that are no places in a table. */
 #define IS_NIBBLES(type) ((type) == NRD_DTYPE_Q4_0 || (type) == NRD_DTYPE_Q4_1 || (type) == NRD_DTYPE_Q4_K)
 
-/* Tokens from which on types are unpacked: below, that costs more than the unit saves. Tiles at a time; columns of bfloat16 at a time. */
-enum { MX_FROM = 16, MX_F16_FROM = 32, MX_TILES = 4, MX_BF16_COLS = 224 };
+/* Tokens from which on types are unpacked: below, that costs more than the unit saves (most with int8, which has the least to unpack elsewhere).
+ * Tiles at a time; columns of bfloat16 at a time. */
+enum { MX_FROM = 12, MX_I8_FROM = 13, MX_F16_FROM = 32, MX_TILES = 4, MX_BF16_COLS = 224 };
 enum { MX_T = NRD_LINEAR_MX_TOKENS, MX_STEP = 1024 }; /* bytes of 16 rows or tokens and 32 k */
 
 /* Two numbers of each row to the nearest bfloat16, ties away from zero. */
@@ -698,5 +699,10 @@ static void linear_mx(const nrd_linear_mx *a)
 
 static int32_t linear_mx_from(nrd_dtype type)
 {
-    return type == NRD_DTYPE_BF16 ? 1 : type == NRD_DTYPE_F16 ? MX_F16_FROM : nrd_tile16_format_of(type) ? MX_FROM : 0;
+    switch (type) {
+    case NRD_DTYPE_BF16: return 1;
+    case NRD_DTYPE_F16: return MX_F16_FROM;
+    case NRD_DTYPE_I8: return MX_I8_FROM;
+    default: return nrd_tile16_format_of(type) ? MX_FROM : 0;
+    }
 }

@@ -24,6 +24,7 @@ enum { ROOM_BYTES = (int)NRD_LINEAR_MX_ROOM > (int)NRD_LINEAR_WIDE_BYTES ? (int)
 /* Of x at a time, for the matrix unit: with more tokens results whose rows are a multiple of 4096 bytes apart would meet in
  * the same few sets of L2. */
 enum { MX_PANEL_BYTES = 832 << 10, MX_BLOCK_TOKENS = 256 };
+enum { MX_CHUNKS_FROM = 12 }; /* tokens: with fewer, of floats, chunks are as without the unit */
 enum { MX_FINISH = 4 }; /* tiles after which scales and biases meet results that are still in a cache */
 
 /* Parts of one kind can share panels. */
@@ -544,7 +545,7 @@ nrd_error *nrd_linear_cpu(nrd_cpu_cmd *c, int n_threads)
     const nrd_linear_args *a = &c->u.linear;
     int64_t tiles = 0;
     size_t tile_max = 0;
-    bool is_mx = a->n_tokens >= MAX_T;               /* which reads panels once a chunk */
+    bool is_mx = a->n_tokens >= MX_CHUNKS_FROM; /* which reads panels once a chunk */
 
     NRD_TRY(nrd_linear_cpu_types(a));
     for (int p = 0; p < a->n_parts; p++) {
