@@ -11,6 +11,7 @@
 const nrd_linear_kernels NRD_LINEAR_KERNELS = {
     .panel = linear_panel,
     .tile = linear_tile,
+    .fills = NRD_ISA >= 3,
     .wide = linear_wide,
 #if NRD_ISA >= 4
     .mx_from = linear_mx_from,

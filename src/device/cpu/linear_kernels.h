@@ -93,6 +93,7 @@ typedef struct nrd_linear_kernels {
     void (*panel)(const nrd_linear_panel *a);
     /* side_by_side: nrd_linear_streams() tiles a call; NULL where there is no such form */
     nrd_linear_tile_fn (*tile)(nrd_dtype type, int log2_tokens, bool side_by_side);
+    bool fills; /* a tile of 4, 8 or 16 tokens takes little longer than one of half as many: a few of them may be missing */
     nrd_linear_wide (*wide)(nrd_dtype type); /* NULLs: there is none */
     int32_t (*mx_from)(nrd_dtype type);      /* fewest tokens of mx; 0: there is none. NULL: no matrix unit */
     void (*mx)(const nrd_linear_mx *a);
