@@ -100,9 +100,12 @@ engine() { # NAME CONFIG OPTION...
         --model_config "tests/gpu/$config.json" --output_dir "$folder/$name" --device cuda "$@"
 }
 
-big() { # fp8, fp8-head16 (the head in 16 bits, as the published tables have it) or bf16: the engine's folder
+big() { # fp8, fp8-head16 (the head in 16 bits), fp8-published (with prompts' attention in fp8, too) or bf16: the engine's folder
     if [ "$1" = fp8-head16 ]; then
         engine llama-8b-fp8-head16 llama-3.1-8b --quantize fp8 --fp8_kv_cache --max_batch_size 1024 --max_seq_len 22528 >&2
+    elif [ "$1" = fp8-published ]; then
+        engine llama-8b-fp8-published llama-3.1-8b --quantize fp8 --fp8_kv_cache --use_fp8_context_fmha enable --max_batch_size 1024 \
+            --max_seq_len 22528 >&2
     elif [ "$1" = fp8 ]; then
         engine llama-8b-fp8 llama-3.1-8b --quantize fp8 --quantize_lm_head --fp8_kv_cache \
             --max_batch_size 1024 --max_seq_len 22528 >&2
@@ -149,17 +152,18 @@ cold() {
     done
 }
 
-published() { # the recipe of the published tables
-    throughput fp8-head16 128 128 3000 1024
-    throughput fp8-head16 128 2048 1000 736
-    throughput fp8-head16 128 4096 436 436
-    throughput fp8-head16 500 2000 512 512
-    throughput fp8-head16 1000 1000 1024 512
-    throughput fp8-head16 1000 2000 512 512
-    throughput fp8-head16 2048 128 1200 512
-    throughput fp8-head16 2048 2048 512 512
-    throughput fp8-head16 5000 500 320 320
-    throughput fp8-head16 20000 2000 76 76
+published() { # the recipe of the published tables: `trtllm-bench build -q FP8` computes attention of prompts in fp8
+    local all="--mixed-context-tokens -1 --kv_cache_free_gpu_mem_fraction 0.95" full="--steady --max-utilization"
+    throughput fp8-published 128 128 3000 1024 $all
+    throughput fp8-published 128 2048 1450 1024 $all $full
+    throughput fp8-published 128 4096 920 800 $all $full
+    throughput fp8-published 500 2000 1280 1024 $all $full
+    throughput fp8-published 1000 1000 600 600 $all
+    throughput fp8-published 1000 2000 512 512 $all
+    throughput fp8-published 2048 128 1200 512 $all
+    throughput fp8-published 2048 2048 640 456 $all --steady
+    throughput fp8-published 5000 500 320 320 $all
+    throughput fp8-published 20000 2000 76 76 $all
 }
 
 large() { # a model of 73 GB in fp8 on one GPU
