@@ -132,7 +132,6 @@ static size_t far_at(const panel_kind *kind, int T)
     return (size_t)kind->len * 52 * (size_t)T;
 }
 
-
 /* Token t of T has `rest` in column `col`. */
 static void add_rest(nrd_linear_far *far, int T, int t, int32_t col, float rest)
 {
