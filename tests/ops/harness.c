@@ -64,7 +64,7 @@ bool has_unit(const target *t)
 
 bool may_round(const target *t, nrd_dtype type, int32_t n, bool deterministic)
 {
-    return has_unit(t) && !deterministic && n >= (is_block_type(type) ? 16 : type == NRD_DTYPE_F16 ? 32 : INT32_MAX);
+    return has_unit(t) && !deterministic && n >= (type == NRD_DTYPE_I8 ? 13 : is_block_type(type) ? 12 : type == NRD_DTYPE_F16 ? 32 : INT32_MAX);
 }
 
 static bool target_open(const char *device, const char *isa, int32_t threads)

@@ -29,7 +29,7 @@ typedef struct linear_row {
 } linear_row;
 
 /* clang-format off */
-#define FEW_AND_MANY {1, 2, 3, 8, 16, 17, 31, 33, 64, 83}
+#define FEW_AND_MANY {1, 2, 3, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 31, 33, 64, 83}
 #define EDGES {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 16, 17, 24, 31, 32, 33, 47, 63, 64, 65, 97, 128, 129, 200, 257, 300}
 static const linear_row table[] = {
     {ON_ALL, EVERY, 0, {0}, 100, 0, 600, false, false, FEW_AND_MANY},
