@@ -13,8 +13,9 @@ struct nrd_cpu_walk {
     uint32_t run;
     size_t n_counters; /* of a share */
     _Atomic uint64_t *taken; /* [n_shares][n_counters] */
-    const nrd_cpu_cmd *end; /* these three: of the run */
+    /* of the run */
     nrd_cpu_cmd *list;
+    const nrd_cpu_cmd *end;
     uint8_t **scratch, *shared;
 };
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_CMDS = 40, MAX_TASKS = 70, PHASES = 2, RUNS = 300 };
+enum { MAX_THREADS = 20, MAX_CMDS = 40, MAX_TASKS = 70, PHASES = 2, RUNS = 300 };
 
 static _Atomic int taken[MAX_CMDS][PHASES][MAX_TASKS]; /* how often */
 static _Atomic int n_taken[MAX_CMDS][PHASES];
@@ -73,22 +73,40 @@ static void new_list(const nrd_cpu_op *op, int n, int seed)
     }
 }
 
+static nrd_threads *pool;
+static nrd_cpu_walk *w;
+
+static void start(int n_threads)
+{
+    ok(nrd_threads_new(&pool, n_threads, 0, 1));
+    ok(nrd_cpu_walk_new(&w, n_threads, MAX_CMDS));
+}
+
+static void run(int n_commands)
+{
+    uint8_t *scratch[MAX_THREADS] = {NULL};
+
+    nrd_cpu_walk_run(w, pool, list, n_commands, scratch, NULL);
+    assert_int_equal(n_early, 0);
+}
+
+static void stop(void)
+{
+    nrd_cpu_walk_free(w);
+    nrd_threads_free(pool);
+}
+
 static void test_every_task_once_and_phases_in_order(void **state)
 {
-    static const int counts[] = {1, 2, 3, 5, 20};
-    uint8_t *scratch[20] = {NULL};
+    static const int counts[] = {1, 2, 3, 5, MAX_THREADS};
 
     (void)state;
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
-        nrd_threads *pool;
-        nrd_cpu_walk *w;
-        ok(nrd_threads_new(&pool, counts[k], 0, 1));
-        ok(nrd_cpu_walk_new(&w, counts[k], MAX_CMDS));
-        for (int run = 0; run < RUNS / counts[k]; run++) { /* counters of earlier runs stay */
-            const int n = 1 + run % MAX_CMDS;
-            new_list(&noting, n, run);
-            nrd_cpu_walk_run(w, pool, list, n, scratch, NULL);
-            assert_int_equal(n_early, 0);
+        start(counts[k]);
+        for (int i = 0; i < RUNS / counts[k]; i++) { /* counters of earlier runs stay */
+            const int n = 1 + i % MAX_CMDS;
+            new_list(&noting, n, i);
+            run(n);
             for (int c = 0; c < n; c++) {
                 for (int p = 0; p < PHASES; p++) {
                     for (int t = 0; t < MAX_TASKS; t++) {
@@ -97,27 +115,20 @@ static void test_every_task_once_and_phases_in_order(void **state)
                 }
             }
         }
-        nrd_cpu_walk_free(w);
-        nrd_threads_free(pool);
+        stop();
     }
 }
 
 static void test_others_take_what_a_slow_thread_leaves(void **state)
 {
-    static const int counts[] = {2, 3, 20};
-    uint8_t *scratch[20] = {NULL};
+    static const int counts[] = {2, 3, MAX_THREADS};
 
     (void)state;
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
-        nrd_threads *pool;
-        nrd_cpu_walk *w;
-        ok(nrd_threads_new(&pool, counts[k], 0, 1));
-        ok(nrd_cpu_walk_new(&w, counts[k], MAX_CMDS));
+        start(counts[k]);
         new_list(&waiting, 4, 3);
-        nrd_cpu_walk_run(w, pool, list, 4, scratch, NULL);
-        assert_int_equal(n_early, 0);
-        nrd_cpu_walk_free(w);
-        nrd_threads_free(pool);
+        run(4);
+        stop();
     }
 }
 
