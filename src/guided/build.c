@@ -27,10 +27,12 @@ void nrd_guided_no_memory(builder *b)
     }
 }
 
-/* Called for each expression and node, and each visit to one. */
-static void check_time(builder *b)
+void nrd_guided_spend(builder *b, size_t n)
 {
-    if (++b->n_made % 256 != 0) {
+    const size_t before = b->n_spent;
+
+    b->n_spent += n;
+    if (b->n_spent / 256 == before / 256) {
         return;
     }
     if (nrd_now_ns() > b->deadline_ns) {
@@ -44,7 +46,7 @@ static void check_time(builder *b)
 
 static expr *new_expr(builder *b, expr_kind kind, uint32_t size)
 {
-    check_time(b);
+    nrd_guided_spend(b, 1);
     expr *e = b->err ? NULL : nrd_arena_alloc(&b->arena, sizeof *e);
     if (!e) {
         nrd_guided_no_memory(b);
@@ -473,7 +475,7 @@ expr *nrd_guided_char(builder *b, uint32_t cp)
 
 static uint32_t add_node(builder *b, program *p, gnode_kind kind, uint32_t x, uint32_t y)
 {
-    check_time(b);
+    nrd_guided_spend(b, 1);
     if (p->n >= G_MAX_NODES) {
         nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "the guide makes more than %d nodes (GUIDE_NODES)", G_MAX_NODES);
         return 0;
@@ -569,7 +571,7 @@ static bool reaches_end(left_walk *w, uint32_t start)
     while (n > 0 && !w->b->err) {
         const gnode *g = &w->p->nodes[queue[--n]];
         uint32_t next[2], k = 0;
-        check_time(w->b);
+        nrd_guided_spend(w->b, 1);
         end = end || g->kind == N_END;
         if (g->kind == N_SPLIT) {
             next[k++] = g->a;
@@ -599,7 +601,7 @@ static void check_left(left_walk *w, uint32_t r, int depth)
     while (n > 0 && !w->b->err) {
         const gnode *g = &w->p->nodes[queue[--n]];
         uint32_t next[2], k = 0;
-        check_time(w->b);
+        nrd_guided_spend(w->b, 1);
         if (g->kind == N_SPLIT) {
             next[k++] = g->a;
             next[k++] = g->b;

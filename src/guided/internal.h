@@ -64,13 +64,16 @@ typedef struct builder {
     uint32_t rule_mask, n_named, first_named; /* earlier rules' names are forgotten */
     uint64_t deadline_ns; /* of the compile */
     const atomic_bool *stop; /* nobody wants it any more; or NULL */
-    uint32_t n_made;      /* expressions and nodes */
+    size_t n_spent;       /* by nrd_guided_spend */
     bool json; /* characters are written as inside a JSON string */
     int depth;
 } builder;
 
 void nrd_guided_fail(builder *b, nrd_error_code code, const char *fmt, ...) NRD_PRINTF(3, 4);
 void nrd_guided_no_memory(builder *b);
+/* Counts looks at something: an expression, a node, a name that is compared. Every 256 of them it looks whether the compile
+ * has time, and fails where it has none. Loops whose length a guide's text says more than once must count. */
+void nrd_guided_spend(builder *b, size_t n);
 /* Fails where a schema has keywords that are not kept, or values of types that they cannot have. */
 void nrd_guided_check_keywords(builder *b, const nrd_json *s);
 expr *nrd_guided_empty(builder *b);

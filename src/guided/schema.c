@@ -364,16 +364,48 @@ static expr *read_array(schema_reader *r, const nrd_json *s)
                   max);
 }
 
-static bool is_required(const nrd_json *required, const nrd_json *member)
+/* ---- names of members ---- */
+
+typedef struct text_span {
+    const char *s;
+    size_t n;
+} text_span;
+
+typedef struct name_list { /* in order, so that long lists are not searched from the beginning for each member */
+    text_span *at;
+    size_t n;
+} name_list;
+
+static int compare_names(const void *a, const void *b)
 {
-    for (size_t i = 0; i < nrd_json_len(required); i++) {
-        const nrd_json *n = &required->child[i];
-        if (nrd_json_is(n, NRD_JSON_STRING) && n->n == member->key_len &&
-            memcmp(n->str, member->key, n->n) == 0) {
-            return true;
+    const text_span *x = a, *y = b;
+    return x->n != y->n ? (x->n < y->n ? -1 : 1) : memcmp(x->s, y->s, x->n);
+}
+
+/* The strings of a list or the names of an object's members; the caller frees `at`. */
+static name_list names_of(builder *b, const nrd_json *list)
+{
+    name_list out = {.n = nrd_json_len(list)};
+
+    nrd_guided_spend(b, out.n);
+    out.at = out.n > 0 && !b->err ? malloc(out.n * sizeof *out.at) : NULL;
+    if (!out.at) {
+        if (out.n > 0) {
+            nrd_guided_no_memory(b);
         }
+        return (name_list){0};
     }
-    return false;
+    for (size_t i = 0; i < out.n; i++) {
+        const nrd_json *v = &list->child[i];
+        out.at[i] = v->key ? (text_span){v->key, v->key_len} : (text_span){v->str, v->n};
+    }
+    qsort(out.at, out.n, sizeof *out.at, compare_names);
+    return out;
+}
+
+static bool has_name(name_list list, text_span x)
+{
+    return list.at && bsearch(&x, list.at, list.n, sizeof *list.at, compare_names);
 }
 
 static expr *member(schema_reader *r, const nrd_json *p, uint32_t value, bool comma)
@@ -395,7 +427,7 @@ static expr *member(schema_reader *r, const nrd_json *p, uint32_t value, bool co
 
 /* rest[i][c]: members from the i-th on, c: one was written before. Each is a rule, so that optional
  * members do not multiply. */
-static expr *members(schema_reader *r, const nrd_json *properties, const nrd_json *required)
+static expr *members(schema_reader *r, const nrd_json *properties, name_list required)
 {
     builder *b = r->b;
     uint32_t rest[2], next[2], empty = nrd_guided_new_rule(b);
@@ -410,7 +442,7 @@ static expr *members(schema_reader *r, const nrd_json *properties, const nrd_jso
             nrd_guided_add(b, with, member(r, p, value, c == 1));
             nrd_guided_add(b, with, nrd_guided_rule_ref(b, next[1]));
             nrd_guided_add(b, alt, with);
-            if (!is_required(required, p)) {
+            if (!has_name(required, (text_span){p->key, p->key_len})) {
                 nrd_guided_add(b, alt, nrd_guided_rule_ref(b, next[c]));
             }
             nrd_guided_define(b, rest[c], alt);
@@ -427,26 +459,25 @@ static expr *read_object(schema_reader *r, const nrd_json *s)
     const nrd_json *properties = nrd_json_get(s, "properties"), *required = nrd_json_get(s, "required");
     const nrd_json *further = nrd_json_get(s, "additionalProperties");
     bool closed = nrd_json_is(further, NRD_JSON_BOOL) && !further->boolean;
+    name_list needed = names_of(b, required), known = names_of(b, properties);
+    expr *described = NULL;
 
-    for (size_t i = 0; i < nrd_json_len(required); i++) {
-        const nrd_json *n = &required->child[i];
-        bool found = false;
-        for (size_t k = 0; k < nrd_json_len(properties); k++) {
-            found = found || (nrd_json_is(n, NRD_JSON_STRING) && n->n == properties->child[k].key_len &&
-                              memcmp(n->str, properties->child[k].key, n->n) == 0);
-        }
-        if (!found) {
+    for (size_t i = 0; i < needed.n && !b->err; i++) {
+        if (!has_name(known, needed.at[i])) {
             refuse(r, "required", "names a member that 'properties' does not describe");
-            return NULL;
         }
     }
+    free(known.at);
     if (nrd_json_len(properties) > 0) {
-        expr *seq = word_seq(b, "{");
-        nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
-        nrd_guided_add(b, seq, members(r, properties, required));
-        nrd_guided_add(b, seq, nrd_guided_rule_ref(b, r->j.space));
-        add_word(b, seq, "}");
-        return seq;
+        described = word_seq(b, "{");
+        nrd_guided_add(b, described, nrd_guided_rule_ref(b, r->j.space));
+        nrd_guided_add(b, described, members(r, properties, needed));
+        nrd_guided_add(b, described, nrd_guided_rule_ref(b, r->j.space));
+        add_word(b, described, "}");
+    }
+    free(needed.at);
+    if (nrd_json_len(properties) > 0 || b->err) {
+        return described;
     }
     if (closed) {
         return nrd_guided_word(b, "{}");
@@ -519,9 +550,9 @@ static expr *read_type(schema_reader *r, const nrd_json *s, const char *type)
 }
 
 /* "#/$defs/name": the node there, or NULL. */
-static const nrd_json *resolve(const nrd_json *root, const char *ref)
+static const nrd_json *resolve(schema_reader *r, const char *ref)
 {
-    const nrd_json *at = root;
+    const nrd_json *at = r->root;
     if (ref[0] != '#') {
         return NULL;
     }
@@ -540,6 +571,7 @@ static const nrd_json *resolve(const nrd_json *root, const char *ref)
         }
         key[n] = '\0';
         long long index;
+        nrd_guided_spend(r->b, 1 + nrd_json_len(at));
         at = nrd_json_is(at, NRD_JSON_ARRAY) && nrd_parse_i64(key, &index) && index >= 0
                  ? nrd_json_at(at, (size_t)index)
                  : nrd_json_get(at, key);
@@ -550,7 +582,7 @@ static const nrd_json *resolve(const nrd_json *root, const char *ref)
 static expr *read_ref(schema_reader *r, const char *ref)
 {
     builder *b = r->b;
-    const nrd_json *target = resolve(r->root, ref);
+    const nrd_json *target = resolve(r, ref);
     if (!target) {
         nrd_guided_fail(b, NRD_ERR_INVALID_ARG, "schema: $ref '%.80s' leads nowhere in this schema",
                         ref);
@@ -577,14 +609,29 @@ static expr *read_ref(schema_reader *r, const char *ref)
     return nrd_guided_rule_ref(b, made);
 }
 
+static bool is_required(builder *b, const nrd_json *object, const nrd_json *member)
+{
+    const nrd_json *required = nrd_json_get(object, "required");
+
+    nrd_guided_spend(b, nrd_json_len(required));
+    for (size_t i = 0; i < nrd_json_len(required); i++) {
+        const nrd_json *n = &required->child[i];
+        if (nrd_json_is(n, NRD_JSON_STRING) && n->n == member->key_len &&
+            memcmp(n->str, member->key, n->n) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Alternatives of oneOf exclude each other if each has a type of its own, or they are objects that a
  * required member with different constants tells apart. */
 static bool are_apart(schema_reader *r, const nrd_json *a, const nrd_json *b)
 {
     const char *ref = nrd_json_get_str(a, "$ref", NULL);
-    a = ref ? resolve(r->root, ref) : a;
+    a = ref ? resolve(r, ref) : a;
     ref = nrd_json_get_str(b, "$ref", NULL);
-    b = ref ? resolve(r->root, ref) : b;
+    b = ref ? resolve(r, ref) : b;
     const char *x = nrd_json_get_str(a, "type", NULL), *y = nrd_json_get_str(b, "type", NULL);
     if (x && y && strcmp(x, y) != 0) {
         bool numbers = (!strcmp(x, "integer") && !strcmp(y, "number")) ||
@@ -596,14 +643,14 @@ static bool are_apart(schema_reader *r, const nrd_json *a, const nrd_json *b)
         return c->n != d->n || memcmp(c->str, d->str, c->n) != 0;
     }
     const nrd_json *p = nrd_json_get(a, "properties");
-    for (size_t i = 0; i < nrd_json_len(p); i++) {
-        const nrd_json *q = nrd_json_get(nrd_json_get(b, "properties"), p->child[i].key);
+    for (size_t i = 0; i < nrd_json_len(p) && !r->b->err; i++) {
+        const nrd_json *others = nrd_json_get(b, "properties"), *q = nrd_json_get(others, p->child[i].key);
+        nrd_guided_spend(r->b, nrd_json_len(others));
         c = nrd_json_get(&p->child[i], "const");
         d = nrd_json_get(q, "const");
         if (nrd_json_is(c, NRD_JSON_STRING) && nrd_json_is(d, NRD_JSON_STRING) &&
             (c->n != d->n || memcmp(c->str, d->str, c->n) != 0) &&
-            is_required(nrd_json_get(a, "required"), &p->child[i]) &&
-            is_required(nrd_json_get(b, "required"), &p->child[i])) {
+            is_required(r->b, a, &p->child[i]) && is_required(r->b, b, &p->child[i])) {
             return true;
         }
     }
@@ -644,6 +691,7 @@ static expr *read_combination(schema_reader *r, const nrd_json *s, const char *n
     }
     for (size_t i = 0; i < list->n && !r->b->err; i++) {
         for (size_t k = 0; k < i && !strcmp(name, "oneOf"); k++) {
+            nrd_guided_spend(r->b, 1);
             if (!are_apart(r, &list->child[k], &list->child[i])) {
                 refuse(r, name, "with alternatives that may both fit is not supported; use anyOf");
                 return NULL;

@@ -480,6 +480,38 @@ static void test_compile_time(void **state)
     nrd_guide_vocab_free(v);
 }
 
+/* Text of `name`s with a number each, one after the other. */
+static void put_numbered(nrd_str *out, const char *format, int n)
+{
+    for (int i = 0; i < n; i++) {
+        nrd_str_puts(out, i ? "," : "");
+        nrd_str_printf(out, format, i, i);
+    }
+}
+
+/* As long as a guide's text may be: 15,000 members, each named in `required` twice. */
+static void test_members_are_not_looked_for_one_by_one(void **state)
+{
+    nrd_guide_vocab *v = vocab();
+    nrd_str schema = {0};
+    nrd_guide *g = NULL;
+
+    (void)state;
+    nrd_str_puts(&schema, "{\"type\":\"object\",\"properties\":{");
+    put_numbered(&schema, "\"m%d\":{\"type\":\"null\"}", 15000);
+    nrd_str_puts(&schema, "},\"required\":[");
+    put_numbered(&schema, "\"m%d\",\"m%d\"", 15000);
+    nrd_str_puts(&schema, "]}");
+    const uint64_t begin = nrd_now_ns();
+    assert_null(nrd_guide_new(&g, v, "json_schema", nrd_str_cstr(&schema)));
+    const double ms = (double)(nrd_now_ns() - begin) / 1e6;
+    print_message("30,000 names that are required: %.1f ms\n", ms);
+    assert_true(ms < 1000); /* sanitizers and busy machines; one by one it was more than 2000 */
+    nrd_guide_unref(g);
+    nrd_str_fini(&schema);
+    nrd_guide_vocab_free(v);
+}
+
 static time_t skew_s; /* what the clock goes ahead with each look at it */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *out);
@@ -511,7 +543,13 @@ static void test_a_guide_over_a_limit_is_refused(void **state)
     expect_refused(v, "regex", "[ab]{99999}[ab]{99999}[ab]{99999}[ab]{99999}[ab]{99999}[ab]{99999}", "GUIDE_NODES");
     skew_s = 1;
     expect_refused(v, "regex", "([a-z]{3}x){20000}", "GUIDE_COMPILE_MS");
+    /* Few nodes, but many names among which those of the alternatives are looked for. */
+    nrd_str_puts(&text, "{\"oneOf\":[{\"$ref\":\"#/$defs/m0\"},{\"$ref\":\"#/$defs/m1\"}],\"$defs\":{");
+    put_numbered(&text, "\"m%d\":{\"const\":\"%d\"}", 3000);
+    nrd_str_puts(&text, "}}");
+    expect_refused(v, "json_schema", nrd_str_cstr(&text), "GUIDE_COMPILE_MS");
     skew_s = 0;
+    nrd_str_fini(&text);
     nrd_guide_vocab_free(v);
 }
 
@@ -623,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_masks_allow_what_can_be_accepted),
         cmocka_unit_test(test_forced_text_comes_as_tokens),
         cmocka_unit_test(test_compile_time),
+        cmocka_unit_test(test_members_are_not_looked_for_one_by_one),
         cmocka_unit_test(test_a_guide_over_a_limit_is_refused),
         cmocka_unit_test(test_a_guide_that_grows_over_a_limit_ends),
         cmocka_unit_test(test_a_mask_that_takes_too_long_ends_the_guide),
