@@ -4,6 +4,7 @@
 # latency of big shapes with random weights. Needs nvcc, a GPU and Python with numpy.
 #   tests/gpu/engine.sh check            goldens on the GPU
 #   tests/gpu/engine.sh graphs [FOLDER]  recorded steps against enqueued ones
+#   tests/gpu/engine.sh steps [FOLDER]   long prompts in large steps and in small ones
 #   tests/gpu/engine.sh guided [FOLDER]  guided answers, with recorded steps and without
 #   tests/gpu/engine.sh encoders [FOLDER] vectors of texts beside those of the CPU
 #   tests/gpu/engine.sh texts            texts of encoder-decoder models, about pictures, from kept states: beside the CPU's
@@ -33,6 +34,10 @@ graphs() { # tokens with recorded steps are those without
     local e=$folder/gpt2-medium-graphs
     engine gpt2-medium-graphs gpt2-medium --dtype float16 --max_batch_size 64
     c_check graph_check && build/bin/graph_check "$e"
+}
+
+steps() { # needs no model but random weights
+    python3 tests/gpu/steps_check.py "$nereid" "$folder"
 }
 
 c_check() { # NAME: tests/gpu/NAME.c into build/bin
