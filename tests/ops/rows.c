@@ -56,6 +56,7 @@ typedef struct norm_case {
     int32_t n, hidden, n_out;
     nrd_weight w, b, post;
     void *residual, *delta;
+    nrd_pending_scales pending;
     int32_t *ids;
 } norm_case;
 
@@ -68,6 +69,7 @@ static nrd_norm_args norm_args(const norm_case *c)
                            .n_rows = c->n_out,
                            .to_residual = c->form->to_residual,
                            .sum_scale = c->form->sum_scale,
+                           .pending = c->pending,
                            .out_dtype = c->out,
                            .act_dtype = c->act};
 }
@@ -88,6 +90,11 @@ static void norm_target(const norm_case *c, const target *t, const nrd_norm_args
     a.row_ids = c->form->ids ? dev_put(t, c->ids, (size_t)c->n_out * 4) : NULL;
     a.out = dev_out(t, nrd_row_bytes(c->out, c->hidden) * (size_t)c->n_out);
     a.out_row_scale = c->out == NRD_DTYPE_F8_E4M3 ? dev_out(t, (size_t)c->n_out * 4) : NULL;
+    if (c->pending.rows) {
+        float *rows = dev_put(t, c->pending.rows, (size_t)c->n * 4);
+        a.pending = (nrd_pending_scales){rows, dev_put(t, c->pending.columns, (size_t)c->hidden * 4)};
+        a.out_row_scale = a.out_row_scale && !a.row_ids ? rows : a.out_row_scale;
+    }
     ok(t->ops->norm(t->s, &a));
     sync(t);
     const float *sums = rows_of(c->act, want->residual, NULL, c->n, c->hidden);
@@ -110,21 +117,23 @@ static void norm_check(const struct norm_form *form, nrd_dtype act, nrd_dtype ou
                    .hidden = hidden,
                    .n_out = form->ids ? (n + 1) / 2 : n};
     const nrd_dtype vector = rnd() % 2 ? NRD_DTYPE_BF16 : NRD_DTYPE_F32;
+    const bool pending = form->delta && !kind->is_exact && rnd() % 2; /* exact kinds' products leave no scales */
 
     c.w = weight_new(vector, hidden, 1, 1);
     c.b = weight_new(kind->is_exact ? NRD_DTYPE_F16 : NRD_DTYPE_F32, hidden, 1, 1);
     c.post = weight_new(NRD_DTYPE_F32, hidden, 1, 1);
     c.residual = host_as(act, (int64_t)n * hidden, 2);
     c.delta = host_as(act, (int64_t)n * hidden, 1);
+    c.pending = pending ? (nrd_pending_scales){host_normal(n, 0.5f), host_normal(hidden, 0.5f)} : (nrd_pending_scales){0};
     c.ids = host((size_t)(n + 1) * 4);
     for (int32_t i = 0; i < c.n_out; i++) {
         c.ids[i] = rnd_in(0, n - 1);
     }
-    case_name("norm %d %s -> %s, %d x %d%s%s%s%s%s%s", (int)form->kind, nrd_dtype_name(act),
+    case_name("norm %d %s -> %s, %d x %d%s%s%s%s%s%s%s", (int)form->kind, nrd_dtype_name(act),
               nrd_dtype_name(out), n, hidden, form->delta ? " delta" : "",
               form->post ? " post" : "", form->ids ? " ids" : "",
               form->no_weight ? " sum only" : "", form->to_residual ? " kept" : "",
-              form->sum_scale > 0 ? " scaled" : "");
+              form->sum_scale > 0 ? " scaled" : "", pending ? " pending" : "");
     nrd_norm_args want = norm_args(&c);
     size_t bytes = nrd_row_bytes(act, hidden) * (size_t)n;
     want.residual = memcpy(host(bytes + 1), c.residual, bytes);

@@ -78,6 +78,12 @@ typedef struct nrd_weight {
     int32_t n_stacked;  /* 0 and 1: one matrix */
 } nrd_weight;
 
+/* What a product of F8 numbers left to who reads its result: element i of token t is still to be multiplied by rows[t], the scale of its
+ * row of x, and columns[i], that of W's row. In device memory; rows NULL: nothing is pending. */
+typedef struct nrd_pending_scales {
+    const float *rows, *columns;
+} nrd_pending_scales;
+
 /* Type, layout, sizes and data_bytes of a weight in host memory agree. `what` names it. */
 nrd_error *nrd_weight_check(const nrd_weight *w, const char *what);
 /* dst[cols] = row `row` of a checked weight in host memory, rows or packed for the CPU; per-row and

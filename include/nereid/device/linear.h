@@ -79,6 +79,7 @@ typedef struct nrd_norm_args {
     float eps;
     int32_t n_tokens, hidden;
     const void *delta;              /* [n_tokens, hidden] act dtype, or NULL */
+    nrd_pending_scales pending;     /* of the delta, as linear() of the same device told; rows may be out_row_scale, unless there are row_ids */
     const nrd_weight *delta_weight; /* [hidden] or NULL */
     float sum_scale;                /* 0: 1 */
     void *residual;                 /* [n_tokens, hidden] act dtype */
@@ -112,6 +113,7 @@ typedef struct nrd_linear_args {
     nrd_dtype y_dtype;        /* act dtype; F32 for logits */
     float softcap;            /* > 0: y = softcap * tanh(y / softcap) */
     bool deterministic;       /* same result for a row in every batch composition */
+    nrd_pending_scales *pending; /* NULL, or where the device may say that y still wants its scales; else it leaves it alone */
     bool int8_x;              /* W was made for x in int8: where a part is I8 a device may round x so, with a scale for each token */
 } nrd_linear_args;
 

@@ -151,12 +151,14 @@ struct lt_problem {
     int64_t m, n, k; /* rows of W, tokens, columns */
     const void *w, *x;
     nrd_dtype in_dtype, y_dtype;
-    /* F8_E4M3: a row's, a token's. F8_B128, E4M3 numbers too: of 128 columns, as packed.cuh has them; square_blocks: W's are those
-     * of 128 rows. */
+    /* F8_E4M3: a row's, a token's; or both NULL: the numbers alone are multiplied. F8_B128, E4M3 numbers too: of 128 columns, as
+     * packed.cuh has them; square_blocks: W's are those of 128 rows. */
     const float *w_scale, *x_scale;
     bool square_blocks;
     void *y;
     int64_t ldy;
+
+    bool is_plain_f8() const { return in_dtype == NRD_DTYPE_F8_E4M3 && !w_scale; }
 };
 cublas_lt *nrd_cuda_lt_open(const char *file, const char *gpu, std::string *why); /* file: may be NULL */
 void nrd_cuda_lt_close(cublas_lt *lt);

@@ -115,7 +115,10 @@ bool lt_op::make(const lt_problem *p)
               lt->cublasLtMatmulPreferenceSetAttribute(
                   pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &ws, sizeof ws) ==
                   CUBLAS_STATUS_SUCCESS;
-    if (ok && (p->in_dtype == NRD_DTYPE_F8_E4M3 || p->in_dtype == NRD_DTYPE_F8_B128)) {
+    if (ok && p->is_plain_f8()) {
+        const int8_t fast = 1;
+        ok = set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+    } else if (ok && (p->in_dtype == NRD_DTYPE_F8_E4M3 || p->in_dtype == NRD_DTYPE_F8_B128)) {
         const bool rows = p->in_dtype == NRD_DTYPE_F8_E4M3;
         const cublasLtMatmulMatrixScale_t x_mode = rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
                                                         : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
@@ -130,7 +133,7 @@ bool lt_op::make(const lt_problem *p)
 
 bool lt_op::point_to(const lt_problem *p)
 {
-    return (p->in_dtype != NRD_DTYPE_F8_E4M3 && p->in_dtype != NRD_DTYPE_F8_B128) ||
+    return (p->in_dtype != NRD_DTYPE_F8_E4M3 && p->in_dtype != NRD_DTYPE_F8_B128) || p->is_plain_f8() ||
            (set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->w_scale, sizeof p->w_scale) &&
             set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->x_scale, sizeof p->x_scale));
 }
@@ -223,7 +226,7 @@ struct lt_recent {
     bool is_like(const lt_problem *q) const
     {
         return p.m == q->m && p.n == q->n && p.k == q->k && p.ldy == q->ldy && p.in_dtype == q->in_dtype && p.y_dtype == q->y_dtype &&
-               p.square_blocks == q->square_blocks;
+               p.square_blocks == q->square_blocks && p.is_plain_f8() == q->is_plain_f8();
     }
 };
 

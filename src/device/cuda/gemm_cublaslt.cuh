@@ -78,11 +78,18 @@ static inline int64_t nrd_cuda_token_class(int64_t n)
     return n <= 512 ? (n + 63) / 64 * 64 : (n + 127) / 128 * 128;
 }
 
+/* Whether tiles of 128 x 128, which F8 with a scale for each row has, keep less than four fifths of the multiprocessors busy. */
+static inline bool nrd_cuda_tiles_idle(const cuda_device *dev, int64_t m, int64_t n)
+{
+    const int64_t tiles = (m + 127) / 128 * ((n + 127) / 128), waves = (tiles + dev->n_sm - 1) / dev->n_sm;
+    return tiles * 5 < waves * dev->n_sm * 4;
+}
+
 static inline plan_key nrd_cuda_plan_key(const lt_problem *p)
 {
-    /* scales of a row each and of square blocks are taken by different kernels */
-    return plan_key(p->m, p->k, nrd_cuda_token_class(p->n), p->in_dtype + (p->square_blocks ? NRD_DTYPE_COUNT_ : 0), p->y_dtype,
-                    p->ldy);
+    /* scales of a row each, of square blocks and none are taken by different kernels */
+    const int form = p->square_blocks ? 1 : p->is_plain_f8() ? 2 : 0;
+    return plan_key(p->m, p->k, nrd_cuda_token_class(p->n), p->in_dtype + form * NRD_DTYPE_COUNT_, p->y_dtype, p->ldy);
 }
 
 /* A stream ends, before the library is closed; lt may be NULL. */

@@ -9,7 +9,7 @@
 
 enum { MAX_PLANS = 4096, MAX_LINE = 512 };
 
-static const char format[] = "nereid timing cache 2, ";
+static const char format[] = "nereid timing cache 3, ";
 
 /* One line's key and kernel; false: not a plan. */
 static bool parse(const char *line, plan_key *key, cublasLtMatmulAlgo_t *algo)

@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-enum { SMALL_TOKENS = 512, FINALISTS = 6, FINAL_RUNS = 5, LONG_RUNS = 3 };
+enum { SMALL_TOKENS = 512, MEDIUM_TOKENS = 1024, FINALISTS = 6, FINAL_RUNS = 5, LONG_RUNS = 3 };
 
 /* So long that a trial of each candidate would take more than it can save. */
 static bool is_long(const lt_problem *p)
@@ -25,19 +25,26 @@ static bool is_long(const lt_problem *p)
  * scale for each row of F8 the library offers one kernel, and for 64 to 256 tokens it is up to twice as slow
  * as the same one with another tile and another way of sharing tiles (NVIDIA H200, 14336 -> 4096, 128 tokens:
  * 38 us, with 64 x 64 tiles 20). */
-static const cublasLtMatmulTile_t small_tiles[] = {
+enum { N_TILES = 7 };
+static const cublasLtMatmulTile_t small_tiles[N_TILES] = {
     CUBLASLT_MATMUL_TILE_64x32,  CUBLASLT_MATMUL_TILE_64x64,   CUBLASLT_MATMUL_TILE_128x32,
     CUBLASLT_MATMUL_TILE_64x128, CUBLASLT_MATMUL_TILE_128x64,  CUBLASLT_MATMUL_TILE_192x64,
     CUBLASLT_MATMUL_TILE_128x128};
 static const cublasLtClusterShape_t small_clusters[] = {CUBLASLT_CLUSTER_SHAPE_1x1x1,
                                                         CUBLASLT_CLUSTER_SHAPE_1x2x1};
 
-/* Adds the first candidate with those tiles; returns how many there are then. */
-static int add_tiles(const lt_op &op, cublasLtMatmulHeuristicResult_t *found, int n_found)
+/* Others, with which F8 fills it where 128 x 128 do not (14336 -> 4096, 640 tokens with a scale for each row: 85 us, with 192 x 64 tiles 74;
+ * without scales 62 with 128 x 160). */
+static const cublasLtMatmulTile_t medium_tiles[N_TILES] = {
+    CUBLASLT_MATMUL_TILE_192x64,  CUBLASLT_MATMUL_TILE_128x96,  CUBLASLT_MATMUL_TILE_128x128, CUBLASLT_MATMUL_TILE_128x160,
+    CUBLASLT_MATMUL_TILE_192x128, CUBLASLT_MATMUL_TILE_128x192, CUBLASLT_MATMUL_TILE_192x192};
+
+/* Adds the first candidate with such tiles; returns how many there are then. */
+static int add_tiles(const lt_op &op, const cublasLtMatmulTile_t (&tiles)[N_TILES], cublasLtMatmulHeuristicResult_t *found, int n_found)
 {
     cublas_lt *lt = op.lt;
 
-    for (cublasLtMatmulTile_t tile : small_tiles) {
+    for (cublasLtMatmulTile_t tile : tiles) {
         for (cublasLtClusterShape_t cluster : small_clusters) {
             const uint32_t tile_id = (uint32_t)tile;
             const uint16_t cluster_id = (uint16_t)cluster;
@@ -120,7 +127,9 @@ static int runnable(nrd_stream *s, const lt_op &op, const lt_problem *p, candida
     int n_found = op.heuristics(found, OFFERED), n = 0;
 
     if (n_found > 0 && p->n <= SMALL_TOKENS) {
-        n_found = add_tiles(op, found, n_found);
+        n_found = add_tiles(op, small_tiles, found, n_found);
+    } else if (n_found > 0 && p->n <= MEDIUM_TOKENS && p->in_dtype == NRD_DTYPE_F8_E4M3 && nrd_cuda_tiles_idle(s->dev, p->m, p->n)) {
+        n_found = add_tiles(op, medium_tiles, found, n_found);
     }
     for (int i = 0; i < n_found && n < most; i++) {
         if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize <= LT_WS_BYTES &&

@@ -10,7 +10,8 @@
  *                                         scratch memory, a piece of W after the other
  *   deterministic                         the same in slices of 64 rows, one tile shape for all
  *   everything else                       cuBLASLt, a call for each run of parts that lie side by side
- *                                         in memory, then bias and softcap in one pass
+ *                                         in memory, then bias and softcap in one pass. F8, if the caller takes
+ *                                         scales that are pending: the numbers alone, where tiles of other shapes gain
  *   no library, odd alignment, mixed types  the kernel below: plain tiles in f32, slow and right
  *
  * linear_any: 64 x 64 outputs a block, 4 x 4 a thread, 16 columns of K through shared memory.
@@ -300,6 +301,17 @@ static bool same_packed(const nrd_weight *a, const nrd_weight *b)
     return is_packed_layout(b->layout) && a->dtype == b->dtype;
 }
 
+/* Fewer: kernels with scales have small tiles, too; more: nothing gains. */
+enum { PENDING_FROM = 257, PENDING_TO = 1024 };
+
+/* Whether y is the product of the numbers alone. */
+static bool leaves_scales(const nrd_stream *s, const nrd_linear_args *a)
+{
+    return a->pending && a->n_parts == 1 && a->x_dtype == NRD_DTYPE_F8_E4M3 && a->w[0]->layout == NRD_LAYOUT_ROWS && !a->bias[0] &&
+           a->y_dtype == NRD_DTYPE_BF16 && a->softcap <= 0.0f && !a->deterministic && a->n_tokens >= PENDING_FROM &&
+           a->n_tokens <= PENDING_TO && s->dev->lt && s->dev->hopper && nrd_cuda_tiles_idle(s->dev, a->w[0]->rows, a->n_tokens);
+}
+
 /* Every part by the library, or as its weight wants it; then bias and cap, where they are still due. */
 static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
 {
@@ -340,6 +352,11 @@ static nrd_error *in_parts(nrd_stream *s, const nrd_linear_args *a)
             p.m = a->w[i]->rows;
             while (to < a->n_parts && adjacent(a->w[to - 1], a->w[to])) {
                 p.m += a->w[to++]->rows;
+            }
+            if (leaves_scales(s, a)) {
+                NRD_TRY(s->tuning ? product(s, a, &p) : NULL); /* as it is wanted elsewhere */
+                *a->pending = (nrd_pending_scales){p.x_scale, p.w_scale};
+                p.x_scale = p.w_scale = NULL;
             }
             NRD_TRY(product(s, a, &p));
         }

@@ -30,16 +30,18 @@ template <typename T, typename O> static __global__ void norm_any_kernel(norm_pa
 
     if (a.delta) {
         const T *delta = (const T *)a.delta + in_row * hidden;
+        const float pending = delta_row(a, in_row);
         float inv = 1.0f;
         if (a.delta_weight) {
             float s = 0.0f;
             for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-                s += to_f(delta[i]) * to_f(delta[i]);
+                const float d = to_f(delta[i]) * delta_scale(a, pending, i);
+                s += d * d;
             }
             inv = rsqrtf(block_reduce<op_sum>(s, red) / (float)hidden + a.eps);
         }
         for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-            float d = to_f(delta[i]);
+            float d = to_f(delta[i]) * delta_scale(a, pending, i);
             if (a.delta_weight) {
                 d *= inv * a.delta_weight[i];
             }
@@ -140,6 +142,8 @@ nrd_error *nrd_cuda_norm_params(const nrd_norm_args *a, norm_params *p)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "cuda: norm: a post-norm that is not RMS");
     }
     p->delta = a->delta;
+    p->delta_rows = a->pending.rows;
+    p->delta_columns = a->pending.columns;
     p->residual = a->residual;
     p->delta_weight = a->delta_weight ? (const float *)a->delta_weight->data : NULL;
     p->weight = a->weight ? (const float *)a->weight->data : NULL;
@@ -161,7 +165,7 @@ nrd_error *nrd_cuda_norm(nrd_stream *s, const nrd_norm_args *a)
 
     NRD_TRY(nrd_cuda_norm_params(a, &p));
     const nrd_dtype out = a->weight ? a->out_dtype : a->act_dtype;
-    const bool vector = a->hidden % 8 == 0 && aligned16(a->delta) && aligned16(a->residual) &&
+    const bool vector = a->hidden % 8 == 0 && aligned16(a->delta) && aligned16(p.delta_columns) && aligned16(a->residual) &&
                         aligned_store8(a->out, out);
     if (a->row_ids && (a->n_tokens != 1 || a->n_rows != 1)) { /* of one row the ids say nothing */
         if (a->delta) {

@@ -16,6 +16,7 @@ struct norm_params {
     const void *delta;
     void *residual;
     const float *delta_weight, *weight, *bias;
+    const float *delta_rows, *delta_columns; /* what the delta is first multiplied by; or NULL */
     const int32_t *row_ids;
     void *out;
     float *out_scale;
@@ -26,6 +27,17 @@ struct norm_params {
 
 /* norm.cu: what kernels take, without row_ids. */
 nrd_error *nrd_cuda_norm_params(const nrd_norm_args *a, norm_params *p);
+
+static __device__ __forceinline__ float delta_row(const norm_params &a, int64_t row)
+{
+    return a.delta_rows ? a.delta_rows[row] : 1.0f;
+}
+
+/* What element i of the delta is multiplied by; row: what delta_row says. */
+static __device__ __forceinline__ float delta_scale(const norm_params &a, float row, int i)
+{
+    return a.delta_rows ? row * a.delta_columns[i] : 1.0f;
+}
 
 /* Sums are taken over runs of 256 elements (eight a lane, a tree over the lanes), then over the runs:
  * in this order for any number of rows, so that a row's result does not depend on the batch. Products and
@@ -171,6 +183,7 @@ static __device__ __forceinline__ void norm_load(const norm_params &a, const Ran
 
     if (delta) {
         float mean = 0.0f, inv = 1.0f;
+        const float pending = delta_row(a, in_row);
         uint4 raw[VPT]; /* the residual in 16 bits: asked for before anything waits for the delta */
         if constexpr (sizeof(T) == 2 && VPT <= 2) {
 #pragma unroll
@@ -196,6 +209,14 @@ static __device__ __forceinline__ void norm_load(const norm_params &a, const Ran
             zero8(v + j * 8);
             if (i < hidden) {
                 ranks.delta(turn, delta, at + i, v + j * 8);
+                if (a.delta_rows) {
+                    float by[8];
+                    load8(a.delta_columns + i, by);
+#pragma unroll
+                    for (int k = 0; k < 8; k++) {
+                        v[j * 8 + k] *= pending * by[k];
+                    }
+                }
             }
         }
         if (a.delta_weight) {
@@ -433,7 +454,7 @@ static nrd_error *norm_vector(nrd_stream *s, const norm_params &p, const Ranks &
     const auto threads = [=](int vpt) { return dim3((unsigned)((vecs + vpt - 1) / vpt + 31) & ~31u); };
 
     if constexpr (sizeof(T) == 2 && (sizeof(O) == 2 || ONE)) {
-        if (rows <= NORM_FEW_ROWS && s->dev->hopper && p.weight && !p.delta_weight) {
+        if (rows <= NORM_FEW_ROWS && s->dev->hopper && p.weight && !p.delta_weight && !p.delta_rows) {
             const int n_blocks = cluster_blocks(vecs, NORM_FEW_THREADS);
             return launch_rows(s, norm_few_kernel<T, O, LAYER, ONE, Ranks>, n_blocks, rows,
                                (int)threads(n_blocks).x, p, ranks);

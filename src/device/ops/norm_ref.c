@@ -79,6 +79,9 @@ void nrd_norm_ref(const nrd_norm_args *a)
     if (a->delta) {
         for (int32_t i = 0; i < a->n_tokens; i++) {
             nrd_load_row(a->act_dtype, a->delta, i, n, NULL, d);
+            for (int32_t k = 0; a->pending.rows && k < n; k++) {
+                d[k] *= a->pending.rows[i] * a->pending.columns[k];
+            }
             if (a->delta_weight) {
                 norm_row(a->kind, a->eps, n, d, a->delta_weight, NULL, d);
             }

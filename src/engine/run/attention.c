@@ -192,7 +192,7 @@ nrd_error *nrd_run_attend(nrd_runner *r, const nrd_batch *b, int32_t i, const vo
         NRD_TRY(nrd_run_inner_norm(r, n, (int32_t)y->dense.cols, y->inner_attn_norm, y->inner_attn_bias, r->attn_out, &y->dense, r->att));
     }
     NRD_TRY(nrd_run_tell_input(r, i, NRD_LORA_AT_DENSE, &y->dense, out, n));
-    NRD_TRY(nrd_run_split_product(r, &y->dense, &y->of_picture.dense, out, n, r->delta));
+    NRD_TRY(nrd_run_delta_product(r, b, i, &y->dense, &y->of_picture.dense, out));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DENSE, &y->dense, n, r->act));
     return nrd_run_adapters(r, b, i, NRD_LORA_AT_DENSE, &y->dense, out, r->delta);
 }

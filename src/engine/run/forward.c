@@ -169,6 +169,7 @@ static nrd_error *enter(nrd_runner *r, const nrd_batch *b)
 
 nrd_error *nrd_run_layers(nrd_runner *r, const nrd_batch *b)
 {
+    r->delta_pending = (nrd_pending_scales){0}; /* of a step that failed */
     nrd_run_find_pictures(r, b);
     nrd_run_choose_inputs(r, b->view.n_tokens);
     NRD_TRY(nrd_weight_stream_begin(r->w.streamed, r->stream));

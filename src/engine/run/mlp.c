@@ -56,7 +56,7 @@ nrd_error *nrd_run_mlp(nrd_runner *r, const nrd_batch *b, int32_t layer, const v
     }
     NRD_TRY(y->inner_mlp_norm ? nrd_run_inner_norm(r, n_tokens, act.inter, y->inner_mlp_norm, y->inner_mlp_bias, r->mid, &y->down, mid) : NULL);
     NRD_TRY(nrd_run_tell_input(r, layer, NRD_LORA_AT_DOWN, &y->down, mid, n_tokens));
-    NRD_TRY(nrd_run_split_product(r, &y->down, &y->of_picture.down, mid, n_tokens, r->delta));
+    NRD_TRY(nrd_run_delta_product(r, b, layer, &y->down, &y->of_picture.down, mid));
     NRD_TRY(nrd_run_mark_product(r, NRD_PROFILE_DOWN, &y->down, n_tokens, r->act));
     NRD_TRY(nrd_run_adapters(r, b, layer, NRD_LORA_AT_DOWN, &y->down, mid, r->delta));
     NRD_TRY(nrd_run_add_experts_before(r, n_tokens));

@@ -148,6 +148,7 @@ static nrd_error *init(nrd_runner *r)
     NRD_TRY(init_windows(r));
     NRD_TRY(nrd_run_init_stretches(r));
     nrd_run_init_inputs_of_many(r);
+    nrd_run_init_pending(r);
     nrd_run_init_joined(r);
     NRD_TRY(nrd_run_init_activations(r));
     NRD_TRY(nrd_run_init_taps(r));

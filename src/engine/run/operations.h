@@ -50,6 +50,9 @@ nrd_linear_args nrd_run_product_args(const nrd_runner *r, const nrd_product *p, 
                                      int32_t n_tokens, void *y, nrd_dtype y_dtype, float softcap);
 nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
                            void *y, nrd_dtype y_dtype, float softcap) NRD_MUST_USE;
+/* The same to activations, whose scales may wait (NULL: must not) for who reads them. */
+nrd_error *nrd_run_pending_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens, void *y,
+                                   nrd_pending_scales *pending) NRD_MUST_USE;
 /* y = the product of x, which is activations. */
 nrd_error *nrd_run_plain_product(nrd_runner *r, int32_t n_tokens, const nrd_product *p, const void *x, void *y) NRD_MUST_USE;
 /* x, rows as long as the product `next` reads, as it wants them where no norm stands between: itself, or converted into
@@ -91,6 +94,11 @@ nrd_norm_args nrd_run_norm_args(const nrd_runner *r, nrd_norm_kind kind, float e
  * it. */
 nrd_error *nrd_run_inner_norm(nrd_runner *r, int32_t n_tokens, int32_t width, const nrd_weight *weight, const nrd_weight *bias,
                               void *from, const nrd_product *next, void *to) NRD_MUST_USE;
+/* delta = the product of x that an attention or an MLP ends with; of a picture's embeddings another (picture_weights.c). */
+nrd_error *nrd_run_delta_product(nrd_runner *r, const nrd_batch *b, int32_t layer, const nrd_product *p, const nrd_product *of_picture,
+                                 const void *x) NRD_MUST_USE;
+/* Whether this network's layers are plain enough for its scales to wait for the norm. */
+void nrd_run_init_pending(nrd_runner *r);
 /* x += delta, through its post norm. */
 nrd_error *nrd_run_add_delta(nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight) NRD_MUST_USE;
 /* The sum of the ranks' rows of x [n_tokens, hidden], in each of them. */

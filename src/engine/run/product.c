@@ -116,12 +116,24 @@ static nrd_error *make_input(nrd_runner *r, const nrd_product *p, int32_t n_toke
     return nrd_run_mark(r, NRD_PROFILE_ACT, n_tokens, 2.0 * (double)p->in_row_bytes, 0);
 }
 
-nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
-                           void *y, nrd_dtype y_dtype, float softcap)
+static nrd_error *product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens, void *y, nrd_dtype y_dtype,
+                          float softcap, nrd_pending_scales *pending)
 {
     NRD_TRY(nrd_product_makes_input(p) ? make_input(r, p, n_tokens, &x) : NULL);
     nrd_linear_args a = nrd_run_product_args(r, p, x, n_tokens, y, y_dtype, softcap);
+    a.pending = pending;
     return r->dev->ops->linear(r->stream, &a);
+}
+
+nrd_error *nrd_run_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens,
+                           void *y, nrd_dtype y_dtype, float softcap)
+{
+    return product(r, p, x, n_tokens, y, y_dtype, softcap, NULL);
+}
+
+nrd_error *nrd_run_pending_product(nrd_runner *r, const nrd_product *p, const void *x, int32_t n_tokens, void *y, nrd_pending_scales *pending)
+{
+    return product(r, p, x, n_tokens, y, r->act, 0, pending);
 }
 
 nrd_error *nrd_run_plain_input(nrd_runner *r, int32_t n_tokens, const nrd_product *next, const void *x, void *room,

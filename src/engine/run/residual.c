@@ -2,7 +2,9 @@
  * The residual stream x and its norms. What a sublayer adds is not added at once: `delta` goes into the next norm, which
  * adds it to x and normalizes in one pass. With several ranks each has a part of the delta, which a device may add up in
  * the norm. Every norm writes the input type that the product behind it wants. */
+#include "engine/run/blocks.h"
 #include "engine/run/operations.h"
+#include "model/spec_recurrent.h"
 
 /* A norm that adds up the ranks' parts may leave each rank with its own rows of x only, until the next norm of
  * all rows; layers that read x in between cannot have that. */
@@ -20,6 +22,36 @@ static nrd_error *sum_and_norm(nrd_runner *r, const nrd_norm_args *a, bool whole
 {
     nrd_all_reduce_norm_args s = {.comm = r->comm, .norm = *a, .whole_residual = whole_residual};
     return r->dev->ops->all_reduce_norm(r->stream, &s);
+}
+
+/* The scales of the product's x are in row_scale until the next conversion to F8 writes it: in a plain decoder the norm that reads the delta. */
+void nrd_run_init_pending(nrd_runner *r)
+{
+    const nrd_model_spec *m = r->spec;
+
+    r->delta_waits = !r->cfg.deterministic && !r->comm && !r->encoder && !m->encoder && !m->parallel && !nrd_spec_has_altup(m) &&
+                     !nrd_spec_has_layer_inputs(m) && !m->has_experts && nrd_recurrent_row(m) == 0;
+}
+
+/* Adapters and rows of pictures are added to a delta, and the last layer's has readers of its own (head.c, taps.c). */
+nrd_error *nrd_run_delta_product(nrd_runner *r, const nrd_batch *b, int32_t layer, const nrd_product *p, const nrd_product *of_picture,
+                                 const void *x)
+{
+    const int32_t n = b->view.n_tokens;
+
+    if (!r->delta_waits || b->token_slot || of_picture->n > 0 || r->n_deep > layer || layer + 1 == r->spec->n_layers) {
+        return nrd_run_split_product(r, p, of_picture, x, n, r->delta);
+    }
+    return nrd_run_pending_product(r, p, x, n, r->delta, &r->delta_pending);
+}
+
+/* What is pending of the delta, to its only reader. */
+static nrd_pending_scales take_pending(nrd_runner *r)
+{
+    const nrd_pending_scales pending = r->delta_pending;
+
+    r->delta_pending = (nrd_pending_scales){0};
+    return pending;
 }
 
 nrd_norm_args nrd_run_norm_args(const nrd_runner *r, nrd_norm_kind kind, float eps, int32_t n_rows, int32_t width, void *x,
@@ -51,6 +83,7 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
         .n_tokens = n_tokens,
         .hidden = r->spec->hidden,
         .delta = has_delta ? r->delta : NULL,
+        .pending = has_delta ? take_pending(r) : (nrd_pending_scales){0},
         .delta_weight = has_delta ? delta_weight : NULL,
         .sum_scale = r->sum_scale,
         .residual = r->x,
@@ -73,7 +106,7 @@ nrd_error *nrd_run_norm(nrd_runner *r, int32_t n_tokens, bool has_delta,
 }
 
 /* x += delta. */
-static nrd_norm_args delta_args(const nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight)
+static nrd_norm_args delta_args(nrd_runner *r, int32_t n_tokens, const nrd_weight *delta_weight)
 {
     return (nrd_norm_args){
         .kind = r->spec->norm,
@@ -81,6 +114,7 @@ static nrd_norm_args delta_args(const nrd_runner *r, int32_t n_tokens, const nrd
         .n_tokens = n_tokens,
         .hidden = r->spec->hidden,
         .delta = r->delta,
+        .pending = take_pending(r),
         .delta_weight = delta_weight,
         .sum_scale = r->sum_scale,
         .residual = r->x,

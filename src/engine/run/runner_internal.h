@@ -153,6 +153,8 @@ struct nrd_runner {
     nrd_moe_pairs pairs; /* of the layer that is being enqueued; n_experts 0: no layer has experts */
     nrd_run_expert_memory *experts; /* NULL: no layer has experts */
     float *row_scale, *logits;
+    bool delta_waits; /* for scales, which the norm behind applies (residual.c) */
+    nrd_pending_scales delta_pending;
     nrd_lora_bank bank;   /* pairs NULL: no adapters yet */
     float *adapter_hidden; /* [max_tokens, NRD_LORA_MAX_PARTS, adapter_rank] or NULL */
     int32_t adapter_rank;

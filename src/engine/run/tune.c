@@ -89,6 +89,8 @@ nrd_error *nrd_run_tune(nrd_runner *r)
         const double left = tune_seconds - seconds_since(start_ns);
         nrd_linear_args a =
             nrd_run_product_args(r, k->p, r->normed, k->max_rows, k->y, k->y_dtype, 0);
+        nrd_pending_scales pending;
+        a.pending = r->delta_waits && k->y == r->delta ? &pending : NULL;
         NRD_TRY(ops->linear_tune(r->stream, &a, r->normed, left > 0 ? left / (n - i) : 0));
     }
     r->tune_seconds = seconds_since(start_ns);
