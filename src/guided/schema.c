@@ -2,6 +2,7 @@
  * JSON Schema -> expressions over JSON text. Only texts that fit the schema come out; where a keyword
  * cannot be kept, it is refused by name. Members come in the order of `properties`; members that the
  * schema merely allows are not written. */
+#include "base/names.h"
 #include "guided/internal.h"
 
 #include <math.h>
@@ -364,48 +365,17 @@ static expr *read_array(schema_reader *r, const nrd_json *s)
                   max);
 }
 
-/* ---- names of members ---- */
-
-typedef struct text_span {
-    const char *s;
-    size_t n;
-} text_span;
-
-typedef struct name_list { /* in order, so that long lists are not searched from the beginning for each member */
-    text_span *at;
-    size_t n;
-} name_list;
-
-static int compare_names(const void *a, const void *b)
+/* The strings of a list or the names of an object's members. */
+static nrd_names names_of(builder *b, const nrd_json *list)
 {
-    const text_span *x = a, *y = b;
-    return x->n != y->n ? (x->n < y->n ? -1 : 1) : memcmp(x->s, y->s, x->n);
-}
+    nrd_names out = {0};
 
-/* The strings of a list or the names of an object's members; the caller frees `at`. */
-static name_list names_of(builder *b, const nrd_json *list)
-{
-    name_list out = {.n = nrd_json_len(list)};
-
-    nrd_guided_spend(b, out.n);
-    out.at = out.n > 0 && !b->err ? malloc(out.n * sizeof *out.at) : NULL;
-    if (!out.at) {
-        if (out.n > 0) {
-            nrd_guided_no_memory(b);
-        }
-        return (name_list){0};
-    }
-    for (size_t i = 0; i < out.n; i++) {
+    nrd_guided_spend(b, nrd_json_len(list));
+    for (size_t i = 0; i < nrd_json_len(list) && !b->err; i++) {
         const nrd_json *v = &list->child[i];
-        out.at[i] = v->key ? (text_span){v->key, v->key_len} : (text_span){v->str, v->n};
+        b->err = nrd_names_add(&out, v->key ? v->key : v->str, v->key ? v->key_len : v->n);
     }
-    qsort(out.at, out.n, sizeof *out.at, compare_names);
     return out;
-}
-
-static bool has_name(name_list list, text_span x)
-{
-    return list.at && bsearch(&x, list.at, list.n, sizeof *list.at, compare_names);
 }
 
 static expr *member(schema_reader *r, const nrd_json *p, uint32_t value, bool comma)
@@ -427,7 +397,7 @@ static expr *member(schema_reader *r, const nrd_json *p, uint32_t value, bool co
 
 /* rest[i][c]: members from the i-th on, c: one was written before. Each is a rule, so that optional
  * members do not multiply. */
-static expr *members(schema_reader *r, const nrd_json *properties, name_list required)
+static expr *members(schema_reader *r, const nrd_json *properties, nrd_names *required)
 {
     builder *b = r->b;
     uint32_t rest[2], next[2], empty = nrd_guided_new_rule(b);
@@ -442,7 +412,7 @@ static expr *members(schema_reader *r, const nrd_json *properties, name_list req
             nrd_guided_add(b, with, member(r, p, value, c == 1));
             nrd_guided_add(b, with, nrd_guided_rule_ref(b, next[1]));
             nrd_guided_add(b, alt, with);
-            if (!has_name(required, (text_span){p->key, p->key_len})) {
+            if (!nrd_names_have(required, p->key, p->key_len)) {
                 nrd_guided_add(b, alt, nrd_guided_rule_ref(b, next[c]));
             }
             nrd_guided_define(b, rest[c], alt);
@@ -459,23 +429,23 @@ static expr *read_object(schema_reader *r, const nrd_json *s)
     const nrd_json *properties = nrd_json_get(s, "properties"), *required = nrd_json_get(s, "required");
     const nrd_json *further = nrd_json_get(s, "additionalProperties");
     bool closed = nrd_json_is(further, NRD_JSON_BOOL) && !further->boolean;
-    name_list needed = names_of(b, required), known = names_of(b, properties);
+    nrd_names needed = names_of(b, required), known = names_of(b, properties);
     expr *described = NULL;
 
     for (size_t i = 0; i < needed.n && !b->err; i++) {
-        if (!has_name(known, needed.at[i])) {
+        if (!nrd_names_have(&known, needed.at[i].s, needed.at[i].n)) {
             refuse(r, "required", "names a member that 'properties' does not describe");
         }
     }
-    free(known.at);
+    nrd_names_fini(&known);
     if (nrd_json_len(properties) > 0) {
         described = word_seq(b, "{");
         nrd_guided_add(b, described, nrd_guided_rule_ref(b, r->j.space));
-        nrd_guided_add(b, described, members(r, properties, needed));
+        nrd_guided_add(b, described, members(r, properties, &needed));
         nrd_guided_add(b, described, nrd_guided_rule_ref(b, r->j.space));
         add_word(b, described, "}");
     }
-    free(needed.at);
+    nrd_names_fini(&needed);
     if (nrd_json_len(properties) > 0 || b->err) {
         return described;
     }

@@ -2,6 +2,7 @@
 """OpenAI's /v1/responses, driven by OpenAI's own Python package and by bare requests, over a small random model."""
 import json
 import shutil
+import time
 
 import httpx
 import openai
@@ -189,6 +190,15 @@ def test_tools_that_must_be_called(client, choice, stream):
     assert names <= {"clock", "get_weather"} if choice == "required" else names == {"clock"}
 
 
+def test_many_tools_of_which_many_may_be_called_are_read_at_once(server):
+    tools = [{"type": "function", "name": f"f{i}", "parameters": {}} for i in range(30000)]
+    begin = time.monotonic()
+    status, answer = post(server, {"model": MODEL, "input": FOX, "tools": tools, "tool_choice": {
+        "type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": t["name"]} for t in tools]}})
+    assert status == 400 and "Prompt length" in answer["error"]["message"], answer
+    assert time.monotonic() - begin < 5  # compared each with each it was 10 s and more
+
+
 def test_events_of_a_call(client):
     events = list(client.responses.create(model=MODEL, input=FOX, tools=[CLOCK], tool_choice="required", stream=True))
     kinds = [e.type.removeprefix("response.") for e in events]
@@ -363,6 +373,8 @@ def test_log_probabilities(client, stream):
     ({"tool_choice": {"type": "file_search"}}, 400, "tool_choice", "allowed_tools"), ({"tool_choice": "required"}, 400, "tool_choice", ""),
     ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "x"}}, 400, "tool_choice", "'x'"),
     ({"tools": [CLOCK], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "y"}]}}, 400, "tool_choice", "'y'"),
+    *(({"tools": [CLOCK], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": x}}, 400, "tool_choice.tools", "list")
+      for x in ("x" * 500, 3, {"name": "clock"}, None)),
     ({"text": 3}, 400, "text", ""), ({"text": {"format": {"type": "x"}}}, 400, "text.format", ""),
     ({"text": {"format": {"type": "json_schema"}}}, 400, "text.format", "schema"),
     ({"text": {"format": {"type": "json_schema", "schema": {"type": "magic"}}}}, 400, "text.format", "magic"),

@@ -5,6 +5,8 @@
  * Source: OpenAI's API reference (tools of a response; custom and namespace tools). */
 #include "frontends/openai/responses.h"
 
+#include "base/names.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -16,20 +18,9 @@ typedef struct writer {
     nrd_oai_request *r;
     nrd_str *out;
     nrd_str marks; /* members of r->resp.tools */
-    const nrd_json *allowed; /* NULL: all */
+    nrd_names *allowed; /* what tool_choice lets be called; NULL: all */
     size_t n;
 } writer;
-
-/* Whether tool_choice lets this tool be called: allowed_tools names those. */
-static bool is_allowed(const nrd_json *allowed, const char *name)
-{
-    for (size_t i = 0; allowed && i < allowed->n; i++) {
-        if (!strcmp(nrd_json_get_str(&allowed->child[i], "name", ""), name)) {
-            return true;
-        }
-    }
-    return !allowed;
-}
 
 static void join_name(nrd_str *out, const char *space, const char *name)
 {
@@ -79,7 +70,7 @@ static nrd_error *put_function(writer *w, const nrd_json *t, const char *space, 
     if (!nrd_json_is(name, NRD_JSON_STRING)) {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, at, "must have a name");
     }
-    if (!is_allowed(w->allowed, name->str)) {
+    if (w->allowed && !nrd_names_have(w->allowed, name->str, strlen(name->str))) {
         return NULL;
     }
     join_name(&full, space, name->str);
@@ -143,7 +134,7 @@ static nrd_error *put_tool(writer *w, const nrd_json *t, const char *space, cons
     return err;
 }
 
-static nrd_error *put_functions(nrd_oai_request *r, nrd_str *out, const nrd_json *tools, const nrd_json *allowed)
+static nrd_error *put_functions(nrd_oai_request *r, nrd_str *out, const nrd_json *tools, nrd_names *allowed)
 {
     writer w = {.r = r, .out = out, .allowed = allowed};
     nrd_error *err = NULL;
@@ -171,18 +162,39 @@ static nrd_error *put_functions(nrd_oai_request *r, nrd_str *out, const nrd_json
     return err;
 }
 
-static bool names_one(const nrd_json *tools, const char *name)
+/* The names of tools, and of those in namespaces. */
+static nrd_error *add_names(nrd_names *out, const nrd_json *tools)
 {
-    for (size_t i = 0; i < nrd_json_len(tools); i++) {
-        const nrd_json *inner = nrd_json_get(&tools->child[i], "tools");
-        if (!strcmp(nrd_json_get_str(&tools->child[i], "name", ""), name) || (nrd_json_is(inner, NRD_JSON_ARRAY) && names_one(inner, name))) {
-            return true;
-        }
+    for (size_t i = 0; nrd_json_is(tools, NRD_JSON_ARRAY) && i < tools->n; i++) {
+        const char *name = nrd_json_get_str(&tools->child[i], "name", "");
+        NRD_TRY(nrd_names_add(out, name, strlen(name)));
+        NRD_TRY(add_names(out, nrd_json_get(&tools->child[i], "tools")));
     }
-    return false;
+    return NULL;
 }
 
-static nrd_error *put_choice(nrd_str *out, const nrd_json *tools, const nrd_json *choice)
+/* Takes up what may be called; all of it must be there. */
+static nrd_error *read_allowed(nrd_names *out, const nrd_json *tools, const nrd_json *list)
+{
+    nrd_names known = {0};
+
+    if (!nrd_json_is(list, NRD_JSON_ARRAY)) {
+        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tool_choice.tools", "must be a list");
+    }
+    nrd_error *err = add_names(&known, tools);
+    for (size_t i = 0; i < list->n && !err; i++) {
+        const char *name = nrd_json_get_str(&list->child[i], "name", "");
+        if (!nrd_names_have(&known, name, strlen(name))) {
+            err = nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tool_choice", "there is no tool '%.60s'", name);
+        } else {
+            err = nrd_names_add(out, name, strlen(name));
+        }
+    }
+    nrd_names_fini(&known);
+    return err;
+}
+
+static nrd_error *put_choice(nrd_str *out, const nrd_json *tools, const nrd_json *choice, nrd_names *allowed)
 {
     const char *type = nrd_json_get_str(choice, "type", ""), *mode = nrd_json_get_str(choice, "mode", "");
 
@@ -196,13 +208,7 @@ static nrd_error *put_choice(nrd_str *out, const nrd_json *tools, const nrd_json
         NRD_TRY(nrd_resp_put_called_name(out, choice));
         nrd_str_puts(out, "}}");
     } else if (!strcmp(type, "allowed_tools") && (!strcmp(mode, "auto") || !strcmp(mode, "required"))) {
-        const nrd_json *allowed = nrd_json_get(choice, "tools");
-        for (size_t i = 0; i < nrd_json_len(allowed); i++) {
-            const char *name = nrd_json_get_str(&allowed->child[i], "name", "");
-            if (!nrd_json_is(tools, NRD_JSON_ARRAY) || !names_one(tools, name)) {
-                return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tool_choice", "there is no tool '%.60s'", name);
-            }
-        }
+        NRD_TRY(read_allowed(allowed, tools, nrd_json_get(choice, "tools")));
         nrd_str_printf(out, ",\"tool_choice\":\"%s\"", mode);
     } else {
         return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "tool_choice", "must be none, auto, required, a function or custom tool, or "
@@ -215,9 +221,12 @@ nrd_error *nrd_resp_put_tools(nrd_oai_request *r, nrd_str *out, const nrd_json *
 {
     const nrd_json *choice = nrd_json_get(root, "tool_choice"), *tools = nrd_json_get(root, "tools");
     const bool some = !strcmp(nrd_json_get_str(choice, "type", ""), "allowed_tools");
+    nrd_names allowed = {0};
 
-    NRD_TRY(put_choice(out, tools, choice));
-    return put_functions(r, out, tools, some ? nrd_json_get(choice, "tools") : NULL);
+    nrd_error *err = put_choice(out, tools, choice, &allowed);
+    err = err ? err : put_functions(r, out, tools, some ? &allowed : NULL);
+    nrd_names_fini(&allowed);
+    return err;
 }
 
 /* ---- into the answer ---- */

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/names.h"
 #include "base/number.h"
 #include "base/queue.h"
 #include "base/siphash.h"
@@ -391,6 +392,25 @@ static void test_numbers_have_a_point_where_the_locale_has_a_comma(void **state)
     assert_string_equal(text, "1.5");
 }
 
+static void test_names_are_found_in_whatever_order_they_came(void **state)
+{
+    nrd_names list = {0};
+    char text[100][8];
+    (void)state;
+
+    assert_false(nrd_names_have(&list, "", 0));
+    for (int i = 0; i < 100; i++) {
+        const int n = snprintf(text[i], sizeof text[i], "%d", i * 37 % 100);
+        assert_null(nrd_names_add(&list, text[i], (size_t)n));
+    }
+    assert_true(nrd_names_have(&list, "7", 1) && nrd_names_have(&list, "99", 2) && nrd_names_have(&list, "421", 2));
+    assert_false(nrd_names_have(&list, "100", 3) || nrd_names_have(&list, "", 0) || nrd_names_have(&list, "4 ", 2));
+    assert_null(nrd_names_add(&list, "", 0)); /* also behind the first question */
+    assert_true(nrd_names_have(&list, "", 0) && nrd_names_have(&list, "42", 2));
+    nrd_names_fini(&list);
+    assert_false(nrd_names_have(&list, "42", 2));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -410,6 +430,7 @@ int main(void)
         cmocka_unit_test(test_room_on_a_disk_is_asked_before_writing),
         cmocka_unit_test(test_a_log_message_is_one_line_without_control_characters),
         cmocka_unit_test(test_missing_file_is_not_found_with_its_path),
+        cmocka_unit_test(test_names_are_found_in_whatever_order_they_came),
         cmocka_unit_test(test_queue_passes_every_item_once_between_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
