@@ -250,6 +250,14 @@ bool nrd_path_exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
+nrd_error *nrd_path_missing(const char *path)
+{
+    if (nrd_path_exists(path) || errno == ENOENT || errno == ENOTDIR) {
+        return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
+    }
+    return nrd_file_error("open", path);
+}
+
 bool nrd_path_is_dir(const char *path)
 {
     struct stat st;

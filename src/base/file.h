@@ -53,6 +53,8 @@ nrd_error *nrd_file_error(const char *what, const char *path) NRD_MUST_USE;
 nrd_error *nrd_file_check_room(const char *path, uint64_t bytes) NRD_MUST_USE;
 
 bool nrd_path_exists(const char *path);
+/* Why nothing could be found at a path: it does not exist, or a folder on the way may not be read. */
+nrd_error *nrd_path_missing(const char *path) NRD_MUST_USE;
 bool nrd_path_is_dir(const char *path);
 /* A relative path that does not climb: not empty, no leading slash, no part "..". Links that lie in
  * the folder are its owner's affair. */

@@ -470,11 +470,12 @@ nrd_error *nrd_hub_resolve(const char *text, char **out_path)
 {
     nrd_hub_settings s = {0};
     const bool is_local = nrd_path_exists(text);
+    const bool is_hidden = !is_local && errno != ENOENT && errno != ENOTDIR; /* a path, not a name of the hub */
     nrd_error *err = NULL;
 
     *out_path = NULL;
-    if (!is_local && !nrd_hub_id_is(text)) {
-        return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", text);
+    if (!is_local && (is_hidden || !nrd_hub_id_is(text))) {
+        return nrd_path_missing(text);
     }
     err = nrd_hub_settings_read(&s);
     if (is_local) {

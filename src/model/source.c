@@ -88,7 +88,7 @@ nrd_error *nrd_source_open(nrd_source **out, const char *path)
     *out = NULL;
     NRD_TRY(nrd_source_new(&s, path));
     if (!nrd_path_exists(path)) {
-        err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
+        err = nrd_path_missing(path);
         goto fail;
     }
     NRD_TRY_GOTO(nrd_path_is_dir(path)                ? nrd_source_open_folder(s)

@@ -244,6 +244,7 @@ nrd_error *nrd_tok_load_gguf(nrd_tokenizer *t, const char *path)
     if (!err) {
         err = nrd_tok_finish(t);
     }
+    err = nrd_error_wrap(err, "%s", path);
     if (nrd_gguf_is_lost(g)) { /* whatever was found in it */
         nrd_error_free(err);
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "'%s' was made shorter while it was read", path);

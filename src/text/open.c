@@ -47,7 +47,7 @@ static nrd_error *open_pieces(nrd_tokenizer *t, const char *path, const char *di
 static nrd_error *open_gguf(nrd_tokenizer *t, const char *path, const char *dir)
 {
     (void)dir;
-    return nrd_error_wrap(nrd_tok_load_gguf(t, path), "%s", path);
+    return nrd_tok_load_gguf(t, path);
 }
 
 static nrd_error *open_nemo(nrd_tokenizer *t, const char *path, const char *dir)

@@ -18,7 +18,7 @@ static const char usage[] =
 nrd_error *nrd_inspect(const char *path, const nrd_inspect_options *o)
 {
     if (!nrd_path_exists(path)) {
-        return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
+        return nrd_path_missing(path);
     }
     if (nrd_path_is_dir(path) && nrd_engine_has_rank(path, 0)) {
         return nrd_inspect_engine(path, o);

@@ -281,7 +281,7 @@ nrd_error *nrd_inspect_json(const char *path, const nrd_inspect_options *o)
     nrd_str out = {0};
 
     if (!nrd_path_exists(path)) {
-        return nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", path);
+        return nrd_path_missing(path);
     }
     nrd_error *err = put_object(&out, path, o);
     err = err ? err : nrd_str_error(&out);

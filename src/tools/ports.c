@@ -18,8 +18,16 @@ static nrd_error *check_port(const char *option, const char *address, int64_t po
     const int on = 1;
 
     snprintf(number, sizeof number, "%lld", (long long)port);
-    if (port == 0 || getaddrinfo(address, number, &hints, &found) != 0) {
-        return NULL; /* any free port; or the server says what is wrong with the address */
+    const int unknown = getaddrinfo(address, number, &hints, &found);
+    if (unknown != 0 && strcmp(option, "--grpc-port") == 0) {
+        return NULL; /* gRPC has forms of its own, for example [::1] */
+    }
+    if (unknown != 0) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "address '%s': %s; choose another with --host", address, gai_strerror(unknown));
+    }
+    if (port == 0) {
+        freeaddrinfo(found);
+        return NULL; /* any free port */
     }
     int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
     if (fd >= 0) {

@@ -176,7 +176,7 @@ static nrd_error *link_rest(const char *to, const char *from)
     char **names = NULL;
     size_t n = 0;
     char *real = realpath(from, NULL);
-    nrd_error *err = real ? nrd_dir_list(&names, &n, from) : nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", from);
+    nrd_error *err = real ? nrd_dir_list(&names, &n, from) : nrd_path_missing(from);
 
     for (size_t i = 0; i < n && !err; i++) {
         char *target = nrd_path_join(real, names[i]), *link = nrd_path_join(to, names[i]);
@@ -446,8 +446,7 @@ nrd_error *nrd_repo_write(const char *repo, const nrd_repo_options *o)
     nrd_error *err = check_served_names(o->served_names);
 
     if (!err && (!engine || !tokenizer)) {
-        err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist",
-                         engine ? o->tokenizer_dir : o->engine_dir);
+        err = nrd_path_missing(engine ? o->tokenizer_dir : o->engine_dir);
     }
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
         nrd_template_set(&values, defaults[i].name, defaults[i].value);

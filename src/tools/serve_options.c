@@ -53,7 +53,7 @@ static nrd_error *on_lora(void *values, const char *name, const char *value)
     if (!equals || equals == value) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "expected NAME=FOLDER, got '%s'", value);
     } else if (!dir) {
-        err = nrd_errorf(NRD_ERR_NOT_FOUND, "'%s' does not exist", equals + 1);
+        err = nrd_path_missing(equals + 1);
     } else if (strpbrk(dir, ";\"\\") || strcspn(value, ";,\"\\") < (size_t)(equals - value)) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "quotes, backslashes, semicolons and, in names, commas are not "
                          "allowed in '%s'", value);

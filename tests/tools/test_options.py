@@ -153,6 +153,27 @@ def test_what_serve_does_not_take_is_told_in_one_line(words, says):
     assert r.returncode == 2 and says in r.stderr and r.stderr.count("\n") == 1, r.stderr
 
 
+@pytest.mark.parametrize("words", [["serve"], ["run", "-p", "a"], ["inspect"], ["inspect", "--json"], ["eval", "-f", "/dev/null"]])
+def test_a_path_that_may_not_be_followed_is_no_missing_one(words, tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    r = nereid(words[0], str(loop), *words[1:])
+    assert r.returncode == 1 and r.stderr == f"nereid {words[0]}: cannot open '{loop}': Too many levels of symbolic links\n"
+
+
+def test_a_damaged_file_is_named_once(tmp_path):
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    for verb in ("tokenize", "run", "inspect"):
+        r = nereid(verb, str(tmp_path / "m.gguf"))
+        assert r.returncode == 1 and r.stderr.startswith(f"nereid {verb}: ") and r.stderr.count("m.gguf") == 1, r.stderr
+
+
+def test_an_address_that_nobody_knows_is_told_before_the_model_is_opened():
+    r = nereid("serve", "m", "--host", "no-host.invalid")
+    assert r.returncode == 1 and r.stderr.startswith("nereid serve: address 'no-host.invalid': ") and r.stderr.count("\n") == 1
+    assert r.stderr.endswith("; choose another with --host\n")
+
+
 def test_an_address_of_another_machine_is_told():
     r = nereid("serve", "m", "--host", "192.0.2.1")
     assert r.returncode == 1 and r.stderr == "nereid serve: 192.0.2.1 is no address of this machine; choose another with --host\n"
