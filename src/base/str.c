@@ -107,6 +107,12 @@ void nrd_str_puts(nrd_str *s, const char *text)
     nrd_str_append(s, text, strlen(text));
 }
 
+void nrd_str_put_host(nrd_str *s, const char *host)
+{
+    const bool is_ipv6 = strchr(host, ':') && host[0] != '[';
+    nrd_str_printf(s, is_ipv6 ? "[%s]" : "%s", host);
+}
+
 void nrd_str_putc(nrd_str *s, char c)
 {
     if (s->no_memory || (s->cap - s->len < 2 && !nrd_str_reserve(s, 1))) {

@@ -33,6 +33,7 @@ void nrd_str_puts(nrd_str *s, const char *text);
 void nrd_str_putc(nrd_str *s, char c);
 void nrd_str_printf(nrd_str *s, const char *fmt, ...) NRD_PRINTF(2, 3);
 void nrd_str_put_i64(nrd_str *s, int64_t v); /* decimal */
+void nrd_str_put_host(nrd_str *s, const char *host); /* as URLs have it: an IPv6 address in brackets */
 const char *nrd_str_cstr(const nrd_str *s); /* "" when empty; borrows until the next change */
 /* Caller owns the text (free); s becomes empty. NULL: no memory, now or at an append. */
 char *nrd_str_steal(nrd_str *s);

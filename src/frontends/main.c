@@ -234,8 +234,11 @@ static nrd_error *start_services(services *s, const nrd_options *o)
     }
     if (s->ui) {
         const bool any = !strcmp(o->http_address, "0.0.0.0") || !strcmp(o->http_address, "::");
-        NRD_LOG_INFO("Chat and live view at http%s://%s:%d/", s->front->tls ? "s" : "", any ? "localhost" : o->http_address,
+        nrd_str host = {0};
+        nrd_str_put_host(&host, any ? "localhost" : o->http_address);
+        NRD_LOG_INFO("Chat and live view at http%s://%s:%d/", s->front->tls ? "s" : "", nrd_str_cstr(&host),
                      nrd_http_api_port(s->http));
+        nrd_str_fini(&host);
     }
     warn_if_open(o);
     if (!has_file) { /* else it has no port that others could ask */
@@ -495,7 +498,6 @@ static int serve(const nrd_options *o, int argc, char **argv)
 
 fail:
     NRD_LOG_ERROR("%s", nrd_error_message(err));
-    nrd_error_free(err);
     nrd_watchdog_stop(s.watchdog);
     nrd_openai_stop_batches(s.openai);
     if (s.server) {
@@ -513,6 +515,8 @@ fail:
         nrd_error_free(nrd_from_triton(TRITONSERVER_ServerDelete(s.server)));
     }
     nrd_tracer_free(s.tracer);
+    fprintf(stderr, "error: %s\n", nrd_error_message(err)); /* again: the log may be a file, and goes on after it */
+    nrd_error_free(err);
     return 1;
 }
 

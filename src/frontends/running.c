@@ -13,7 +13,9 @@ static void put_address(nrd_str *out, const char *name, const char *scheme, cons
 {
     if (port > 0) {
         nrd_str address = {0};
-        nrd_str_printf(&address, "%s%s:%d", scheme, host, port);
+        nrd_str_puts(&address, scheme);
+        nrd_str_put_host(&address, host);
+        nrd_str_printf(&address, ":%d", port);
         nrd_str_printf(out, ", \"%s\": ", name);
         nrd_json_put_cstr(out, nrd_str_cstr(&address));
         nrd_str_fini(&address);

@@ -90,26 +90,30 @@ static bool wants_key(const nrd_options *s)
 /* k UNKNOWN: without an example. A key is not shown: the log may be anybody's. */
 static void put_addresses(nrd_str *out, const nrd_serve_options *o, const nrd_options *s, const char *first, kind k)
 {
-    const char *host = !strcmp(s->http_address, "0.0.0.0") || !strcmp(s->http_address, "::")
-                           ? "localhost" : s->http_address;
+    const bool any = !strcmp(s->http_address, "0.0.0.0") || !strcmp(s->http_address, "::");
+    nrd_str at = {0};
     char *own = nrd_repo_model_name(o->path);
     const char *name = first ? first : o->served_names ? o->served_names : own;
     const char *scheme = s->http_use_ssl || s->http_use_ssl_mutual ? "https" : "http";
-    long long port = s->http_port;
+    const bool is_open = s->allow_http && s->http_port > 0;
 
-    if (s->allow_http && port > 0) {
+    nrd_str_printf(&at, "%s://", scheme);
+    nrd_str_put_host(&at, any ? "localhost" : s->http_address);
+    nrd_str_printf(&at, ":%lld", (long long)s->http_port);
+    if (is_open) {
         if (s->ui) {
-            nrd_str_printf(out, "  chat      %s://%s:%lld/\n", scheme, host, port);
+            nrd_str_printf(out, "  chat      %s/\n", nrd_str_cstr(&at));
         }
         if (s->allow_openai) {
-            nrd_str_printf(out, "  OpenAI    %s://%s:%lld/v1\n", scheme, host, port);
+            nrd_str_printf(out, "  OpenAI    %s/v1\n", nrd_str_cstr(&at));
         }
-        nrd_str_printf(out, "  Triton    %s://%s:%lld/v2\n", scheme, host, port);
+        nrd_str_printf(out, "  Triton    %s/v2\n", nrd_str_cstr(&at));
     }
-    if (s->allow_http && port > 0 && s->allow_openai && k != UNKNOWN) {
-        nrd_str_printf(out, "\n  curl %s%s://%s:%lld/v1/", wants_key(s) ? "-H 'Authorization: Bearer KEY' " : "", scheme, host, port);
+    if (is_open && s->allow_openai && k != UNKNOWN) {
+        nrd_str_printf(out, "\n  curl %s%s/v1/", wants_key(s) ? "-H 'Authorization: Bearer KEY' " : "", nrd_str_cstr(&at));
         put_example(out, k, name);
     }
+    nrd_str_fini(&at);
     free(own);
 }
 

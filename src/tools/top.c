@@ -226,7 +226,10 @@ static void on_answer(struct evhttp_request *req, void *arg)
 static int add_fields(const top *t, struct evhttp_request *req)
 {
     struct evkeyvalq *fields = evhttp_request_get_output_headers(req);
-    int bad = evhttp_add_header(fields, "Host", t->host) | evhttp_add_header(fields, "Connection", "close");
+    nrd_str host = {0};
+    nrd_str_put_host(&host, t->host);
+    int bad = evhttp_add_header(fields, "Host", nrd_str_cstr(&host)) | evhttp_add_header(fields, "Connection", "close");
+    nrd_str_fini(&host);
     if (t->header) {
         const char *colon = strchr(t->header, ':');
         char *name = nrd_xstrndup(t->header, (size_t)(colon - t->header));

@@ -128,6 +128,9 @@ def test_ports_that_are_not_passed_are_opened(start, repository):
     p = start([http], "http", repository, "--grpc-port=0", "--metrics-port=0", "--http-port=1")
     ready(p)
     assert f"Started HTTPService at ::1:{port(http)}" in p.said()
+    assert f"Chat and live view at http://[::1]:{port(http)}/" in p.said()
+    top = subprocess.run([BUILD / "bin/nereid", "top", "--once", f"http://[::1]:{port(http)}"], capture_output=True, text=True)
+    assert top.returncode == 0 and "ident" in top.stdout, top.stderr
     shown = p.said().split("Started GRPCInferenceService at 0.0.0.0:")[1].split()[0]
     with grpc_client.InferenceServerClient(f"127.0.0.1:{shown}") as c:
         assert c.is_server_ready()

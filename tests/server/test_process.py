@@ -66,6 +66,13 @@ def test_model_that_cannot_load_ends_the_server(launch, tmp_path):
     assert "broken" in s.log()
 
 
+def test_what_ended_the_start_is_the_last_word_also_beside_a_log_file(launch, repository, tmp_path):
+    s = launch(repository, f"--log-file={tmp_path}/log", "--openai-files-dir=/proc/none")
+    assert s.wait() == 1
+    last = s.log().splitlines()[-1]
+    assert last.startswith("error: failed to start the OpenAI endpoints: --openai-files-dir: cannot create folder '/proc/none'"), s.log()
+
+
 def test_model_that_cannot_load_is_tolerated_on_request(launch, tmp_path):
     repository = tmp_path / "mixed"
     write_model(repository, "good")

@@ -109,6 +109,17 @@ static void test_string_buffer_grows_and_stays_terminated(void **state)
     free(text);
 }
 
+static void test_hosts_stand_in_urls_with_brackets_where_they_need_them(void **state)
+{
+    nrd_str s = {0};
+    (void)state;
+    nrd_str_put_host(&s, "127.0.0.1");
+    nrd_str_put_host(&s, "fe80::1");
+    nrd_str_put_host(&s, "[::1]");
+    assert_string_equal(nrd_str_cstr(&s), "127.0.0.1[fe80::1][::1]");
+    nrd_str_fini(&s);
+}
+
 static void test_string_buffer_without_memory_keeps_what_it_has(void **state)
 {
     nrd_str s = {0}, whole = {0};
@@ -423,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_wrapped_error_keeps_code_and_gains_context),
         cmocka_unit_test(test_number_parsers_refuse_all_but_whole_numbers),
         cmocka_unit_test(test_string_buffer_grows_and_stays_terminated),
+        cmocka_unit_test(test_hosts_stand_in_urls_with_brackets_where_they_need_them),
         cmocka_unit_test(test_string_buffer_without_memory_keeps_what_it_has),
         cmocka_unit_test(test_string_buffer_is_whole_at_every_length),
         cmocka_unit_test(test_arena_gives_aligned_separate_memory),
