@@ -442,6 +442,21 @@ def test_what_an_engine_or_a_cpu_cannot_obey_is_told(engine, tmp_path):
         s.close()
 
 
+def test_a_misspelled_parameter_is_told_with_the_name_it_stands_for(engine, tmp_path):
+    repo = with_values(engine, tmp_path, "v0.19.0", {})
+    with open(repo / "tensorrt_llm/config.pbtxt", "a") as f:
+        for name in ("kv_cache_free_gpu_memory_fraction", "max_beam_with", "parameter_of_my_own"):
+            f.write(f'parameters {{ key: "{name}" value {{ string_value: "1" }} }}\n')
+    s = Prepared("v0.19.0", repo, tmp_path)
+    try:
+        s.open()
+        said = [line.split("model 'tensorrt_llm': ")[1] for line in s.log_text().splitlines() if "did you mean" in line]
+        assert sorted(said) == [f"parameter '{wrong}' is not known and has no effect; did you mean '{right}'?" for wrong, right in (
+            ("kv_cache_free_gpu_memory_fraction", "kv_cache_free_gpu_mem_fraction"), ("max_beam_with", "max_beam_width"))]
+    finally:
+        s.close()
+
+
 def test_word_lists(servers):
     s = servers("v0.19.0")
     base = ask_ids(s, exclude_input_in_output=True)[0][0][0][0]

@@ -187,6 +187,7 @@ void nrd_llm_params_fini(nrd_llm_model *m);
 /* warnings.c: one line a parameter, in the log. */
 void nrd_llm_warn_of_open(const nrd_llm_model *m);
 void nrd_llm_warn_of_no_effect(const nrd_llm_model *m);
+void nrd_llm_warn_of_misspelled(const nrd_llm_model *m);
 
 /* describe.c */
 /* In ModelInitialize only. A server that does not take it logs so: nothing else depends on it. */

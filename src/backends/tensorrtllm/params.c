@@ -322,6 +322,7 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     c->log = forward_log;
     nrd_llm_warn_of_open(m);
     nrd_llm_warn_of_no_effect(m);
+    nrd_llm_warn_of_misspelled(m);
     return NULL;
 }
 

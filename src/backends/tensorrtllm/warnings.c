@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is said about parameters at the load of a model: which were left open and what applies then, and
- * which are set but change nothing here. */
+ * What is said about parameters at the load of a model: which were left open and what applies then,
+ * which are set but change nothing here, and which are probably misspelled. */
 #include "backends/tensorrtllm/llm.h"
 #include "backends/tensorrtllm/trt_log.h"
+#include "base/options.h"
 
 #include <string.h>
 
@@ -122,6 +123,60 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
         const char *v = nrd_tb_config_param(&m->config, rows[i].key);
         if (v && !(rows[i].common && !strcmp(v, rows[i].common))) {
             warn_of_no_effect(m, rows[i].key, rows[i].why);
+        }
+    }
+}
+
+/* Every parameter that is read here, by /v1 or by the BLS model, and those that have no effect. */
+static const char *const known[] = {
+    "FORCE_CPU_ONLY_INPUT_TENSORS", "batch_scheduler_policy", "cancellation_check_period_ms", "choices_at_once",
+    "cross_kv_cache_fraction", "cuda_graph_cache_size", "cuda_graph_mode", "decoding_mode", "deterministic", "device",
+    "eagle_choices", "embedding_pooling", "enable_chunked_context", "enable_context_fmha_fp32_acc",
+    "enable_kv_cache_reuse", "enable_trt_overlap", "encoder_model_path", "exclude_input_in_output",
+    "executor_worker_path", "gpt_model_path", "gpt_model_type", "gpu_device_ids", "gpu_weights_percent",
+    "guided_decoding_backend", "iter_stats_max_iterations", "kv_cache_free_gpu_mem_fraction",
+    "kv_cache_host_memory_bytes", "kv_cache_onboard_blocks", "lookahead_ngram_size",
+    "lookahead_verification_set_size", "lookahead_window_size", "lora_adapters", "lora_cache_gpu_memory_fraction",
+    "lora_cache_host_memory_bytes", "lora_cache_max_adapter_size", "lora_cache_optimal_adapter_size",
+    "lora_prefetch_dir", "max_attention_window_size", "max_beam_width", "max_kv_cache_length", "max_num_sequences",
+    "max_tokens_in_paged_kv_cache", "medusa_choices", "mixed_context_tokens", "multi_block_mode", "n_threads",
+    "normalize_log_probs", "num_nodes", "participant_ids", "picture_cache_bytes", "request_stats_max_iterations",
+    "scheduler_record", "scheduler_record_bytes", "served_model_name", "sink_token_length", "speculative_config",
+    "speculative_decoding_fast_logits", "stats_check_period_ms", "tokenizer_dir", "two_step_head", "worker_path",
+    "xgrammar_tokenizer_info_path",
+};
+
+/* The known name that one with this spelling stands for, or NULL: it is known itself, or unlike all of them. A
+ * configuration may have parameters of its own, so that only what looks like a slip is told. */
+static const char *meant(const char *key)
+{
+    enum { SLIPS = 3 }; /* kv_cache_free_gpu_memory_fraction is so far from its name */
+    const size_t n = strlen(key);
+    const char *nearest = NULL;
+    int least = n / 4 < SLIPS ? (int)(n / 4) + 1 : SLIPS + 1;
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const int d = nrd_opts_distance(key, n, known[i]);
+        if (!strcmp(key, known[i])) {
+            return NULL;
+        }
+        if (d < least) {
+            least = d;
+            nearest = known[i];
+        }
+    }
+    return nearest;
+}
+
+void nrd_llm_warn_of_misspelled(const nrd_llm_model *m)
+{
+    const nrd_json *all = nrd_json_get(m->config.root, "parameters");
+
+    for (size_t i = 0; i < nrd_json_len(all); i++) {
+        const char *key = nrd_json_at(all, i)->key, *name = meant(key);
+        if (name) {
+            TRT_LOG(WARNING, "model '%s': parameter '%s' is not known and has no effect; did you mean '%s'?",
+                    m->config.name, key, name);
         }
     }
 }
