@@ -164,7 +164,7 @@ published() { # the recipe of the published tables: `trtllm-bench build -q FP8` 
     throughput fp8-published 128 4096 920 800 $all $full
     throughput fp8-published 500 2000 1280 1024 $all $full
     throughput fp8-published 1000 1000 640 640 $all
-    throughput fp8-published 1000 2000 512 512 $all
+    throughput fp8-published 1000 2000 640 640 $all --max-utilization
     throughput fp8-published 2048 128 1200 512 $all
     throughput fp8-published 2048 2048 640 456 $all --steady
     throughput fp8-published 5000 500 320 320 $all
