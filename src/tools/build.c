@@ -214,9 +214,14 @@ static nrd_error *open_device(const options *o, nrd_build_options *b)
                           "--device %s asks that device (for one of another machine: --device rows)", o->device);
 }
 
-/* The first run on a GPU writes this file; with it a new engine's first run has measured already. */
+/* The first run on a GPU writes this file; with it a new engine's first run has measured already. Guides name a file
+ * that the first build is to write. */
 static nrd_error *copy_timing_cache(const char *from, const char *engine_dir)
 {
+    if (!nrd_path_exists(from)) {
+        fprintf(stderr, "nereid build: --input_timing_cache: there is no '%s'; the engine's first run on a GPU measures\n", from);
+        return NULL;
+    }
     nrd_error *err = NULL;
     char *text = NULL, *to = nrd_path_join(engine_dir, NRD_TIMING_CACHE);
     size_t n = 0;
@@ -580,12 +585,23 @@ static const nrd_opt rows[] = {
     NO_EFFECT("lookup_plugin", NULL, "kernels are chosen by the device"),
     NO_EFFECT("identity_plugin", NULL, "kernels are chosen by the device"),
     NO_EFFECT("nccl_plugin", NULL, "kernels are chosen by the device"),
+    NO_EFFECT("mamba_conv1d_plugin", NULL, "kernels are chosen by the device"),
+    NO_EFFECT("fp8_rowwise_gemm_plugin", NULL, "kernels are chosen by the device"),
+    NO_EFFECT("gemm_allreduce_plugin", NULL, "kernels are chosen by the device"),
+    NO_EFFECT("low_latency_gemm_swiglu_plugin", NULL, "kernels are chosen by the device"),
+    NO_EFFECT("explicitly_disable_gemm_plugin", NULL, "kernels are chosen by the device"),
+    NO_EFFECT("dora_plugin", NULL, "any engine takes DoRA adapters"),
     NO_EFFECT("moe_plugin", NULL, "kernels are chosen by the device"),
     NO_EFFECT("context_fmha", NULL, "kernels are chosen by the device"),
     NO_EFFECT("context_fmha_fp32_acc", NULL, "kernels are chosen by the device"),
+    NO_EFFECT("bert_context_fmha_fp32_acc", NULL, "kernels are chosen by the device"),
+    NO_EFFECT("use_context_fmha_for_generation", NULL, "kernels are chosen by the device"),
+    NO_EFFECT("attention_qk_half_accumulation", NULL, "sums are always kept in FP32"),
     NO_EFFECT("multi_block_mode", NULL, NULL),
     NO_EFFECT("enable_xqa", NULL, NULL),
     NO_EFFECT("reduce_fusion", NULL, NULL),
+    NO_EFFECT("pp_reduce_scatter", NULL, NULL),
+    NO_EFFECT("fuse_fp4_quant", NULL, NULL),
     NO_EFFECT("multiple_profiles", NULL, NULL),
     NO_EFFECT("paged_state", NULL, NULL),
     NO_EFFECT("streamingllm", NULL, NULL),
@@ -713,18 +729,17 @@ nrd_error *nrd_tool_build_below(int argc, char **argv)
 
 int nrd_tool_trtllm_build(int argc, char **argv)
 {
+    bool help = false;
+    for (int i = 1; i < argc; i++) { /* before the build joins lists in argv */
+        help = help || !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
+    }
     const uint64_t start = nrd_now_ns();
     int status = nrd_tool_build(argc, argv);
     const time_t now = time(NULL);
     const int took = (int)((nrd_now_ns() - start) / 1000000000u);
     char stamp[40] = "";
     struct tm when;
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            return status;
-        }
-    }
-    if (status == 0 && localtime_r(&now, &when)) {
+    if (status == 0 && !help && localtime_r(&now, &when)) {
         strftime(stamp, sizeof stamp, "%m/%d/%Y-%H:%M:%S", &when);
         printf("[%s] [TRT-LLM] [I] Total time of building all engines: %02d:%02d:%02d\n", stamp, took / 3600,
                took / 60 % 60, took % 60);

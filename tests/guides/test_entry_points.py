@@ -173,6 +173,13 @@ def test_convert_checkpoint_of_each_family(family, arch, models, tmp_path):
     assert (tmp_path / "c/rank0.safetensors").stat().st_size > 0
 
 
+def test_a_version_of_a_family_is_found_in_the_folder(models, tmp_path):
+    for family, words in (("baichuan", ["--model_version", "v1_7b"]), ("chatglm", ["--chatglm_version", "chatglm3"]),
+                          ("qwen", ["--qwen_type", "qwen2"]), ("mixtral", ["--moe_num_experts", 8, "--moe_top_k", 2])):
+        done = convert(family, "--model_dir", models["llama"], *words, "--output_dir", tmp_path / family)
+        assert "has no effect: config.json tells" in done.stderr and (tmp_path / family / "rank0.safetensors").exists()
+
+
 def test_gemma_s_own_options(models, tmp_path):
     words = ["--ckpt-type", "hf", "--model-dir", models["gemma"], "--dtype", "bfloat16", "--world-size", 1,
              "--output-model-dir", tmp_path / "c", "--use-weight-only-with-precision", "int8"]
@@ -224,6 +231,18 @@ def test_trtllm_build_says_how_long_it_took(guide, models):
 def test_trtllm_build_of_a_configuration_has_random_weights(guide, models):
     guide.type(f"trtllm-build --model_config {models['llama']}/config.json --output_dir engine --max_batch_size 1")
     assert (guide.folder / "engine/rank0.engine").exists()
+
+
+def test_trtllm_build_takes_lists_and_options_of_later_releases(guide, models):
+    said, complained = guide.type(f"trtllm-build --checkpoint_dir {models['llama']} --lora_plugin float16 --lora_target_modules "
+                                  "attn_q attn_v --max_lora_rank 8 --input_timing_cache model.cache --mamba_conv1d_plugin disable "
+                                  "--explicitly_disable_gemm_plugin --dora_plugin enable --pp_reduce_scatter enable --output_dir engine")
+    assert "Total time of building all engines" in said.splitlines()[-1]
+    for text in ("there is no 'model.cache'", "--mamba_conv1d_plugin has no effect", "--dora_plugin has no effect"):
+        assert text in complained
+    built = json.loads((guide.folder / "engine/config.json").read_text())["build_config"]
+    assert built["lora_config"] == {"max_lora_rank": 8, "lora_target_modules": ["attn_q", "attn_v"]}
+    assert "Total time" not in guide.type("trtllm-build --help")[0]
 
 
 def test_trtllm_build_ends_with_its_errors(guide):
