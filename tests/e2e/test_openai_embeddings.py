@@ -134,6 +134,12 @@ def test_embeddings_refused(server, change, part):
     assert server.request("/v1/embeddings", {"model": MODEL, "input": "fox"})[0] == 200
 
 
+def test_the_one_model_answers_without_a_name(server):
+    named, nameless = (server.request("/v1/embeddings", {**field, "input": "fox"}) for field in ({"model": MODEL}, {}))
+    assert named[0] == nameless[0] == 200
+    assert nameless[1]["data"] == named[1]["data"]
+
+
 def test_a_model_may_give_no_embeddings(tiny_model, tmp_path):
     s = Server(tiny_model, tmp_path, "--set", "embedding_pooling:none")
     try:

@@ -83,15 +83,12 @@ static nrd_error *read_body(nrd_pooled *base, const nrd_json *root)
     size_t limit = 0;
 
     r->field = r->field ? r->field : "input";
-    if (!nrd_json_is(name, NRD_JSON_STRING)) {
-        return nrd_oai_errorf(NRD_ERR_INVALID_ARG, "model", "must be the name of a model");
-    }
     NRD_TRY(r->ollama ? nrd_oai_ollama_find(base->o, base->req, name, &base->model)
-                      : nrd_oai_find_asked(base->o, base->req, name->str, &base->model));
+                      : nrd_oai_find_only(base->o, base->req, name, &base->model));
     base->pooling = base->model->pooling;
     if (!base->pooling) {
         return nrd_oai_errorf(NRD_ERR_UNSUPPORTED, "model", "'%.80s' gives no embeddings (embedding_pooling "
-                          "is none)", name->str);
+                          "is none)", base->model->name);
     }
     if (format && format->type != NRD_JSON_NULL) {
         const char *s = nrd_json_str(format, "");
