@@ -56,7 +56,8 @@ def contents(build, number, runtime):
                               False)
     files[f"{info}/entry_points.txt"] = (b"[console_scripts]\nnereid = nereid.programs:nereid\n"
                                          b"tritonserver = nereid.programs:tritonserver\n"
-                                         b"trtllm-build = nereid.programs:trtllm_build\n", False)
+                                         b"trtllm-build = nereid.programs:trtllm_build\n"
+                                         b"trtllm-serve = nereid.programs:trtllm_serve\n", False)
     for name in ("LICENSE", "NOTICE"):
         files[f"{info}/{name}"] = (ROOT / name, False)
     return files, f"{info}/RECORD"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid completion: scripts for the shells, made from the tables of options. Each completes nereid's verbs, the options of a
- * verb, and those of tritonserver and trtllm-build; what is no option is left to the shell, which completes files.
+ * verb, and those of tritonserver, trtllm-build and trtllm-serve; what is no option is left to the shell, which completes files.
  *
  * Sources: bash(1), "Programmable Completion"; zshcompsys(1); fish's complete(1). */
 #include "tools/programs.h"
@@ -10,8 +10,8 @@
 
 static const char completion_usage[] =
     "Usage: nereid completion bash|zsh|fish\n"
-    "Prints what makes the shell complete verbs and options of nereid, tritonserver and\n"
-    "trtllm-build, for example\n"
+    "Prints what makes the shell complete verbs and options of nereid, tritonserver,\n"
+    "trtllm-build and trtllm-serve, for example\n"
     "  source <(nereid completion bash)     # also zsh, behind compinit\n"
     "  nereid completion fish | source\n"
     "  nereid completion bash > ~/.local/share/bash-completion/completions/nereid\n"
@@ -78,6 +78,7 @@ static void put_bash(nrd_str *out)
         "  case ${COMP_WORDS[0]##*/} in\n"
         "  tritonserver) verb=tritonserver ;;\n"
         "  trtllm-build) verb=build ;;\n"
+        "  trtllm-serve) verb=serve ;;\n"
         "  *) verb=${COMP_WORDS[1]//-/_}\n"
         "    [ \"$verb ${COMP_WORDS[2]}\" != 'bench serve' ] || verb=bench_serve\n"
         "    [ \"$COMP_CWORD\" -ne 1 ] && [ \"$verb $COMP_CWORD\" != 'help 2' ] || verb=verbs ;;\n"
@@ -97,7 +98,7 @@ static void put_bash(nrd_str *out)
                       "  case $verb$cur in verbs* | \"$verb\"-*) COMPREPLY=($(compgen -W "
                       "\"$words\" -- \"$cur\")) ;; esac\n"
                       "}\n"
-                      "complete -o default -F _nereid nereid tritonserver trtllm-build\n");
+                      "complete -o default -F _nereid nereid tritonserver trtllm-build trtllm-serve\n");
 }
 
 /* ---- zsh ---- */
@@ -119,13 +120,14 @@ static void put_zsh(nrd_str *out)
     nrd_tool_table t;
     const char *summary;
     nrd_str_puts(
-        out, "#compdef nereid tritonserver trtllm-build\n"
+        out, "#compdef nereid tritonserver trtllm-build trtllm-serve\n"
              "_nereid() {\n"
              "  local verb\n"
              "  local -a rows\n"
              "  case ${words[1]:t} in\n"
              "  tritonserver) verb=tritonserver ;;\n"
              "  trtllm-build) verb=build ;;\n"
+             "  trtllm-serve) verb=serve ;;\n"
              "  *) verb=${words[2]//-/_}\n"
              "    [[ \"$verb ${words[3]}\" != 'bench serve' ]] || verb=bench_serve\n"
              "    (( CURRENT != 2 )) && [[ \"$verb $CURRENT\" != 'help 3' ]] || verb=verbs ;;\n"
@@ -153,7 +155,7 @@ static void put_zsh(nrd_str *out)
                       "if [[ $funcstack[1] == _nereid ]]; then\n"
                       "  _nereid \"$@\"\n"
                       "else\n"
-                      "  compdef _nereid nereid tritonserver trtllm-build\n"
+                      "  compdef _nereid nereid tritonserver trtllm-build trtllm-serve\n"
                       "fi\n");
 }
 
@@ -186,7 +188,8 @@ static void put_fish(nrd_str *out)
                       "  test \"$words[2..3]\" = 'bench serve'; and set verb bench_serve\n"
                       "  test \"$verb\" = \"$argv\"\n"
                       "end\n"
-                      "complete -c trtllm-build -w 'nereid build'\n");
+                      "complete -c trtllm-build -w 'nereid build'\n"
+                      "complete -c trtllm-serve -w 'nereid serve'\n");
     for (int after_help = 0; after_help < 2; after_help++) {
         const char *when = after_help ? "'__nereid_verb help'" : "__nereid_verb";
         nrd_str_printf(

@@ -176,7 +176,10 @@ static void report_crashes(int argc, char **argv)
 static int (*find_program(const char *argv0))(int argc, char **argv)
 {
     const char *slash = argv0 ? strrchr(argv0, '/') : NULL, *name = slash ? slash + 1 : argv0;
-    return name && !strcmp(name, "trtllm-build") ? nrd_tool_trtllm_build : NULL;
+    return !name                            ? NULL
+           : !strcmp(name, "trtllm-build") ? nrd_tool_trtllm_build
+           : !strcmp(name, "trtllm-serve") ? nrd_tool_trtllm_serve
+                                           : NULL;
 }
 
 /* A full disk behind "> file" is an error too. */

@@ -186,3 +186,19 @@ int nrd_tool_serve(int argc, char **argv)
     free(o);
     return status;
 }
+
+int nrd_tool_trtllm_serve(int argc, char **argv)
+{
+    const char *word = argc > 1 ? argv[1] : "";
+    const bool is_serve = !strcmp(word, "serve"); /* the command that stands for itself when it is left out */
+
+    if (!strcmp(word, "disaggregated") || !strcmp(word, "disaggregated_mpi_worker")) {
+        fprintf(stderr, "trtllm-serve %s: not supported; one server has both models here (docs/disaggregated.md)\n", word);
+        return 2;
+    }
+    if (!strcmp(word, "mm_embedding_serve")) {
+        fprintf(stderr, "trtllm-serve %s: not supported; a model computes its pictures itself (docs/vision.md)\n", word);
+        return 2;
+    }
+    return nrd_tool_serve(argc - is_serve, argv + is_serve);
+}

@@ -125,7 +125,10 @@ static nrd_error *on_build_option(void *values, const char *name, const char *va
 /* Those that are counts. What this model allows, the builder says; what none does is said here, by the name that was given. */
 static nrd_error *on_build_count(void *values, const char *name, const char *value)
 {
-    const int most = !strcmp(name, "max_batch_size") ? 65536 : !strcmp(name, "max_num_tokens") ? 1 << 22 : 1 << 26;
+    const int most = !strcmp(name, "max_batch_size")   ? 65536
+                     : !strcmp(name, "max_num_tokens") ? 1 << 22
+                     : !strcmp(name, "max_beam_width") ? 4096
+                                                       : 1 << 26;
     long long n = 0;
 
     if (!nrd_parse_i64(value, &n) || n < 1 || n > most) {
@@ -153,6 +156,13 @@ static nrd_error *on_own_set(void *values, const char *name, const char *value)
     nrd_serve_options *o = values;
     NRD_TRY(nrd_serve_add_word(&o->own_sets, nrd_xasprintf("%s:%s", name, value)));
     return on_set(o, name, o->own_sets.v[o->own_sets.n - 1]);
+}
+
+/* What the engine is built for, and what the server takes. */
+static nrd_error *on_beams(void *values, const char *name, const char *value)
+{
+    NRD_TRY(on_build_count(values, name, value));
+    return on_own_set(values, name, value);
 }
 
 static nrd_error *on_port(void *values, const char *name, const char *value)
@@ -259,9 +269,10 @@ static const nrd_opt rows[] = {
     CALLS("kv_cache_dtype", NULL, on_build_option, "TYPE", "auto", "of the KV cache: fp8, int8"),
     CALLS("max_batch_size", "--max_num_seqs --parallel -np", on_build_count, "N", "64", "sequences that run together"),
     CALLS("max_num_tokens", "--max_num_batched_tokens -b --batch_size", on_build_count, "N", "8192", "tokens in one step"),
+    CALLS("max_beam_width", NULL, on_beams, "N", "1", "beams that a request may have"),
     CALLS("n_threads", "-t --threads", on_own_set, "N", "one a core", "CPU threads of a rank"),
     CALLS("device", NULL, on_own_set, "NAME", "auto", "cpu or cuda"),
-    CALLS("gpu_memory_utilization", "--kv_cache_free_gpu_mem_fraction", on_memory_share, "X", "0.9", "share of the memory that weights leave free, for the KV cache"),
+    CALLS("gpu_memory_utilization", "--kv_cache_free_gpu_mem_fraction --kv_cache_free_gpu_memory_fraction", on_memory_share, "X", "0.9", "share of the memory that weights leave free, for the KV cache"),
     OPT(INT, "tp_size", "--tensor_parallel_size", asked.tp_size, "N", "1",
           "ranks that share each layer: so many processes"),
     OPT(INT, "pp_size", "--pipeline_parallel_size", asked.pp_size, "N", "1",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Options of vLLM's and llama.cpp's servers that need nothing here, or have another way: people bring their command
+ * Options of vLLM's, llama.cpp's and TensorRT-LLM's servers that need nothing here, or have another way: people bring their command
  * lines along. Not in --help.
  *
- * Source: the references of `vllm serve` and llama-server. */
+ * Source: the references of `vllm serve`, llama-server and `trtllm-serve`. */
 #include "tools/serve_internal.h"
 #include "tools/tools.h"
 
@@ -43,7 +43,7 @@ const nrd_opt nrd_serve_peer_rows[] = {
     ALONE("trust_remote_code", NULL, "no code of a model is run"),
     ALONE("enforce_eager", NULL, "use --set cuda_graph_mode:false, where steps must not be recorded"),
     ALONE("enable_auto_tool_choice", NULL, "models with a template for tools may call them"),
-    VALUE("tool_call_parser", NULL, "the template tells the form of calls"),
+    VALUE("tool_call_parser", "--tool_parser", "the template tells the form of calls"),
     VALUE("reasoning_parser", NULL, "the template tells the form of reasoning"),
     ALONE("enable_reasoning", NULL, "reasoning is told apart as the model's template does"),
     VALUE("chat_template_content_format", NULL, "the template tells it"),
@@ -78,5 +78,15 @@ const nrd_opt nrd_serve_peer_rows[] = {
     REFUSED("allowed_origins", NULL, "use --cors-origin"),
     REFUSED("task", "--runner", "the model's files tell what it can do"),
     REFUSED("hf_overrides", "--rope_scaling", "edit config.json"),
+    /* TensorRT-LLM */
+    VALUE("backend", NULL, "there is one engine"),
+    VALUE("gpus_per_node", "--cluster_size --moe_cluster_parallel_size", "ranks are processes of this host, or of several under mpirun and srun"),
+    VALUE("num_postprocess_workers", NULL, "text is made of tokens beside the steps, by threads of the server"),
+    VALUE("log_level", NULL, "use --log-verbose=1 for more, --log-info=false for less"),
+    REFUSED("extra_llm_api_options", NULL, "give what it has as options or in --config FILE: kv-cache-dtype, gpu-memory-utilization, max-batch-size, speculative-config (docs/migrate.md)"),
+    REFUSED("fail_fast_on_attention_window_too_large", NULL, "use -c N, the length that must fit"),
+    REFUSED("custom_tokenizer", NULL, "no code of a model is run; --tokenizer DIR takes its files"),
+    REFUSED("metadata_server_config_file", "--server_role --disagg_cluster_uri", "see docs/disaggregated.md"),
+    REFUSED("otlp_traces_endpoint", NULL, "use --trace-config=mode=opentelemetry --trace-config=opentelemetry,url=URL"),
 };
 const size_t nrd_serve_n_peer_rows = sizeof nrd_serve_peer_rows / sizeof *nrd_serve_peer_rows;

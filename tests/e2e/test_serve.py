@@ -41,6 +41,18 @@ def test_the_start_ends_with_a_summary(tiny_model, cache):
         assert s.stop() == 0
 
 
+def test_beams_that_are_asked_for_are_built_and_served(tiny_model, cache):
+    s = Server(tiny_model, cache, "--max-beam-width=3")
+    try:
+        s.wait_ready()
+        for width, is_fine in ((3, True), (4, False)):
+            status, answer = s.request("/v2/models/ensemble/generate", {"text_input": "fox", "max_tokens": 2, "beam_width": width})
+            assert (status == 200) == is_fine, answer
+        assert "beam_width (4) exceeds max_beam_width (3)" in answer["error"]
+    finally:
+        assert s.stop() == 0
+
+
 def test_the_example_names_the_key_that_is_wanted(tiny_model, cache):
     s = Server(tiny_model, cache, env={"NEREID_API_KEY": "sk-secret"})
     try:

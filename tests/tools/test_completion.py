@@ -16,7 +16,8 @@ PATH = f"{pathlib.Path(NEREID).parent}:{os.environ['PATH']}"  # fish looks only 
 CASES = [("nereid be", ["bench", "bench_serve"]), ("nereid help comp", ["completion"]), ("nereid run --temp", ["--temperature"]),
          ("nereid serve m --metrics-p", ["--metrics-port"]), ("nereid serve m --chat-temp", ["--chat-template"]),
          ("nereid bench serve --num-req", ["--num-requests"]), ("nereid fill-template --", ["--in-place"]),
-         ("tritonserver --grpc-p", ["--grpc-port"]), ("trtllm-build --max-num-tok", ["--max-num-tokens"])]
+         ("tritonserver --grpc-p", ["--grpc-port"]), ("trtllm-build --max-num-tok", ["--max-num-tokens"]),
+         ("trtllm-serve --max-beam", ["--max-beam-width"])]
 
 
 def installed(shell, folder):
@@ -25,7 +26,7 @@ def installed(shell, folder):
     name = {"bash": "nereid", "zsh": "_nereid", "fish": "nereid.fish"}[shell]
     (folder / name).write_text(text)
     if shell != "zsh":  # there one file names its programs
-        for program in ("tritonserver", "trtllm-build"):
+        for program in ("tritonserver", "trtllm-build", "trtllm-serve"):
             (folder / name.replace("nereid", program)).symlink_to(name)
     return folder
 

@@ -161,6 +161,29 @@ def test_a_path_that_may_not_be_followed_is_no_missing_one(words, tmp_path):
     assert r.returncode == 1 and r.stderr == f"nereid {words[0]}: cannot open '{loop}': Too many levels of symbolic links\n"
 
 
+def trtllm_serve(*words):
+    return subprocess.run([BIN / "trtllm-serve", *words], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("words, says", [
+    (["--extra_llm_api_options", "f.yml"], "--extra_llm_api_options is not supported: give what it has as options"),
+    (["--max_beam_width", "0"], "--max_beam_width: expected a number from 1 to 4096, got '0'"),
+    (["--server_role", "CONTEXT"], "see docs/disaggregated.md"),
+])
+def test_trtllm_serve_takes_the_words_of_its_name_sake(words, says):
+    usual = "--backend pytorch --kv_cache_free_gpu_memory_fraction 0.5 --ep_size 1 --trust_remote_code --gpus_per_node 8".split()
+    for command in ([], ["serve"]):
+        r = trtllm_serve(*command, "no-model", *usual)
+        lines = r.stderr.splitlines()
+        assert r.returncode == 1 and lines[-1] == "nereid serve: 'no-model' does not exist", r.stderr
+        assert [line.split()[2] for line in lines[:-1]] == ["--backend", "--trust_remote_code", "--gpus_per_node"]
+        r = trtllm_serve(*command, "no-model", *words)
+        assert r.returncode == 2 and says in r.stderr, r.stderr
+    for command in ("disaggregated", "mm_embedding_serve"):
+        r = trtllm_serve(command, "-c", "f.yml")
+        assert r.returncode == 2 and r.stderr.startswith(f"trtllm-serve {command}: not supported; ")
+
+
 def test_a_damaged_file_is_named_once(tmp_path):
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     for verb in ("tokenize", "run", "inspect"):

@@ -22,3 +22,7 @@ def tritonserver() -> None:
 
 def trtllm_build() -> None:
     _run("nereid", "trtllm-build")
+
+
+def trtllm_serve() -> None:
+    _run("nereid", "trtllm-serve")
