@@ -19,6 +19,7 @@ DTYPES = {"float16": np.float16, "float32": np.float32, "bfloat16": np.float32} 
 STATS = ["kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks"]
 PERF = ["arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns",
         "acceptance_rate", "total_accepted_draft_tokens", "total_draft_tokens"]
+LOOKAHEAD = ["lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"]
 
 
 def parse(argv):
@@ -64,15 +65,24 @@ def parse(argv):
     for name in ("--return-log-probs", "--return-context-logits", "--return-generation-logits",
                  "--return-kv-cache-reuse-stats", "--return-perf-metrics"):
         add(name, action="store_true")
-    add("--lookahead_config", default=None, help="refused: lookahead decoding is not built")
+    add("--lookahead_config", default=None, help="[7, 7, 7]: window, n-gram, verification set; at most the model's")
     add("--requested-outputs", nargs="+", default=[])
     add("--model-name", default="tensorrt_llm")
     flags = parser.parse_args(argv)
     if flags.requested_outputs and "output_ids" not in flags.requested_outputs:
         parser.error("--requested-outputs must contain output_ids")
-    if flags.lookahead_config is not None:
-        parser.error("--lookahead_config: lookahead decoding is not supported by this server")
+    flags.lookahead = lookahead_sizes(parser, flags.lookahead_config)
     return flags
+
+
+def lookahead_sizes(parser, text):
+    """Inputs of tensorrt_llm; none without the option."""
+    if text is None:
+        return {}
+    sizes = [int(x) if x.strip().isdecimal() else 0 for x in text.strip(" []()").split(",")]
+    if len(sizes) != len(LOOKAHEAD) or 0 in sizes:
+        parser.error(f"--lookahead_config must be three whole numbers, as in [7, 7, 7], got '{text}'")
+    return {name: llm.column(size) for name, size in zip(LOOKAHEAD, sizes)}
 
 
 def read_ids(path):
@@ -129,7 +139,8 @@ def request_inputs(flags, ids, end_id, pad_id):
             "return_context_logits": given(flags.return_context_logits),
             "return_generation_logits": given(flags.return_generation_logits),
             "return_kv_cache_reuse_stats": given(flags.return_kv_cache_reuse_stats),
-            "return_perf_metrics": given(flags.return_perf_metrics), **adapter(flags), **prompt_table(flags, ids)}
+            "return_perf_metrics": given(flags.return_perf_metrics), **flags.lookahead, **adapter(flags),
+            **prompt_table(flags, ids)}
 
 
 class Answer:

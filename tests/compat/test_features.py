@@ -4,6 +4,8 @@ what it gives, or by which words it is refused. A row without an entry below fai
 import json
 import re
 import shutil
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -525,10 +527,16 @@ def with_info_file(engine, folder, text):
 
 
 def test_guides_over_the_file_that_xgrammar_reads(engine, tmp_path):
-    tokenizer = (engine[1] / "tokenizer.json").read_text()
-    vocab = json.loads(tokenizer)["model"]["vocab"]
-    s = with_info_file(engine, tmp_path, json.dumps({"encoded_vocab": sorted(vocab, key=vocab.get), "tokenizer_str": tokenizer,
-                                                     "stop_token_ids": [2]}))
+    script = repositories.ROOT / "examples/generate_xgrammar_tokenizer_info.py"
+    subprocess.run([sys.executable, script, "--model_dir", engine[1], "--output_dir", tmp_path / "made"], check=True)
+    text = (tmp_path / "made/xgrammar_tokenizer_info.json").read_text()
+    info = json.loads(text)
+    tokenizer = json.loads(info["tokenizer_str"])
+    assert len(info["encoded_vocab"]) == len(set(tokenizer["model"]["vocab"]) | {t["content"] for t in tokenizer["added_tokens"]})
+    assert info["encoded_vocab"][info["stop_token_ids"][0]] == "</s>"
+    none = subprocess.run([sys.executable, script, "--model_dir", tmp_path, "--output_dir", tmp_path], capture_output=True, text=True)
+    assert none.returncode == 1 and "tokenizer_dir names the folder" in none.stderr
+    s = with_info_file(engine, tmp_path, text)
     try:
         for answer, _ in ask_texts(s.open(), ENSEMBLE, exclude_input_in_output=True, guided_decoding_guide_type="regex",
                                    guided_decoding_guide="[0-9]{4}"):

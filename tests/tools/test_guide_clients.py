@@ -114,6 +114,20 @@ def test_core_client_stops_early(stream, tmp_path, how):
     assert ("Request is cancelled" if how else "Got completed request") in text
 
 
+def test_core_client_asks_for_sizes_of_lookahead(plain, model, tmp_path):
+    words = ["--input-tokens-csv", ids_file(tmp_path, [5, 6, 7, 5, 6, 7]), "--request-output-len", 12, "--end-id", -1]
+    sizes = "lookahead_window_size:4,lookahead_ngram_size:3,lookahead_verification_set_size:4"
+    s = Server(model, tmp_path, "--set", f"decoupled_mode:False,decoding_mode:lookahead,{sizes}")
+    try:
+        s.wait_ready()
+        want = run(CORE, "-u", grpc(plain), *words)
+        assert run(CORE, "-u", grpc(s), *words, "--lookahead_config", "[2, 2, 1]") == want
+        said = run(CORE, "-u", grpc(s), *words, "--lookahead_config=2,4,1", status=1)
+        assert "lookahead_ngram_size is 4, expected 2 to 3" in said
+    finally:
+        s.stop()
+
+
 def test_core_client_says_what_the_server_said(plain, tmp_path):
     text = run(CORE, "-u", grpc(plain), "--input-tokens-csv", ids_file(tmp_path, [5]), "--model-name", "nobody", status=1)
     assert "Received an error from server:" in text and "nobody" in text
@@ -323,7 +337,8 @@ def test_end_to_end_test(plain, dataset):
 @pytest.mark.parametrize("script, words, part", [
     (BENCH, ["--decoupled", "token-norm-dist", *LENGTHS], "Protocol must be set to 'grpc'"),
     (CORE, ["--requested-outputs", "sequence_length"], "output_ids"),
-    (CORE, ["--lookahead_config", "[1,2,3]"], "not supported"),
+    (CORE, ["--lookahead_config", "[1,2]"], "three whole numbers"),
+    (CORE, ["--lookahead_config", "[1,x,3]"], "three whole numbers"),
     (TEXT, ["-p", "x", "--lora-path", "y"], "--lora-task-id"),
     (TEXT, ["-p", "x", "--check-outputs"], "--expected-outputs"),
     ("tools/gpt/benchmark_core_model.py", ["-b", 0], "at least 1"),
