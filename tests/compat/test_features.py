@@ -533,7 +533,7 @@ def test_guides_over_the_file_that_xgrammar_reads(engine, tmp_path):
     info = json.loads(text)
     tokenizer = json.loads(info["tokenizer_str"])
     assert len(info["encoded_vocab"]) == len(set(tokenizer["model"]["vocab"]) | {t["content"] for t in tokenizer["added_tokens"]})
-    assert info["encoded_vocab"][info["stop_token_ids"][0]] == "</s>"
+    assert info["encoded_vocab"][info["stop_token_ids"][0]] == json.loads((engine[1] / "tokenizer_config.json").read_text())["eos_token"]
     none = subprocess.run([sys.executable, script, "--model_dir", tmp_path, "--output_dir", tmp_path], capture_output=True, text=True)
     assert none.returncode == 1 and "tokenizer_dir names the folder" in none.stderr
     s = with_info_file(engine, tmp_path, text)
