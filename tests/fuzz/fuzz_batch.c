@@ -44,9 +44,9 @@ static void check_request(const nrd_batch_text *t, nrd_str *answers, nrd_batch_i
     nrd_str body = {0};
     if (!err) {
         nrd_json_put(&body, line.body, -1);
-        nrd_error_free(nrd_batch_put_answer(answers, line.custom_id, 200, &body));
+        nrd_error_free(nrd_batch_put_answer(answers, NULL, line.custom_id, 200, &body));
     } else {
-        nrd_error_free(nrd_batch_put_error(answers, line.custom_id, nrd_error_reason(err), nrd_error_message(err)));
+        nrd_error_free(nrd_batch_put_error(answers, NULL, line.custom_id, nrd_error_reason(err), nrd_error_message(err)));
     }
     nrd_str_fini(&body);
     nrd_error_free(err);
@@ -62,7 +62,7 @@ static void check_answers(const nrd_str *answers, const nrd_batch_ids *asked, in
     if (fd < 0 || (answers->len > 0 && write(fd, answers->data, answers->len) != (ssize_t)answers->len)) {
         abort();
     }
-    nrd_error_free(nrd_batch_ids_read(&found, fd, &counts));
+    nrd_error_free(nrd_batch_ids_read(&found, fd, &counts, NULL, NULL));
     if (found.n != asked->n || counts.ok + counts.failed > n_lines || counts.nameless > counts.failed) {
         abort();
     }

@@ -88,6 +88,19 @@ def test_lines_that_have_an_answer_are_left_out(model, tmp_path):
     assert len(answers(out)) == 40
 
 
+@pytest.mark.parametrize("change, why", [
+    (lambda lines: [*lines[:2], line(2, prompt="another")], "the answer to another request with the custom_id 'id-2'"),
+    (lambda lines: lines[:2], "an answer to 'id-2', which is not in"), (lambda lines: [], "an answer to 'id-"),
+])
+def test_answers_to_other_requests_are_not_taken_for_these(model, tmp_path, change, why):
+    out, lines = tmp_path / "out.jsonl", [line(i) for i in range(3)]
+    assert batch(model, write(tmp_path / "in.jsonl", lines), out).returncode == 0
+    kept = out.read_text()
+    done = batch(model, write(tmp_path / "other.jsonl", change(lines)), out)
+    assert done.returncode == 1 and why in done.stderr and out.read_text() == kept, done.stderr
+    assert batch(model, write(tmp_path / "longer.jsonl", [line(9), *lines]), out).returncode == 0 and len(answers(out)) == 4
+
+
 def test_wrong_lines_have_errors_and_a_status_of_their_own(model, tmp_path):
     out = tmp_path / "out.jsonl"
     requests = write(tmp_path / "in.jsonl", [line(1), line(2, temperature=9), line(3, "/v1/none"), line(4, stream=True), "", "broken",

@@ -22,6 +22,7 @@ typedef struct work {
     nrd_batch_run run;
     int in, out;
     int64_t total, before; /* lines, and those that had an answer */
+    nrd_batch_ids asked;   /* the custom_ids of the lines, and each behind the line's own id: "ID CUSTOM_ID" */
     uint64_t begun_ns, told_ns;
     bool terminal;
 } work;
@@ -62,11 +63,46 @@ static nrd_error *open_files(work *w)
     return ftruncate(w->out, (off_t)whole) == 0 ? NULL : failed("cut", w->f->output);
 }
 
+static nrd_error *add_asked(work *w, const nrd_batch_text *text, const char *custom_id, bool *out_fresh)
+{
+    char id[NRD_BATCH_ID];
+    nrd_str both = {0};
+    bool other;
+
+    nrd_batch_id_of(id, text);
+    nrd_str_printf(&both, "%s %s", id, custom_id);
+    nrd_error *err = nrd_batch_ids_add(&w->asked, custom_id, out_fresh);
+    err = err ? err : nrd_str_error(&both);
+    err = err ? err : nrd_batch_ids_add(&w->asked, nrd_str_cstr(&both), &other);
+    nrd_str_fini(&both);
+    return err;
+}
+
+/* An answer that was there: only one to a line of this file may stand for its answer. */
+static nrd_error *check_answer(void *arg, const char *id, const char *custom_id)
+{
+    static const char help[] = "name another output, or remove this one";
+    const work *w = arg;
+    nrd_str both = {0};
+
+    if (!nrd_batch_ids_have(&w->asked, custom_id)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' has an answer to '%.64s', which is not in '%s': %s", w->f->output, custom_id,
+                          w->f->input, help);
+    }
+    nrd_str_printf(&both, "%s %s", id, custom_id);
+    nrd_error *err = nrd_str_error(&both);
+    if (!err && nrd_batch_id_is_of_a_line(id) && !nrd_batch_ids_have(&w->asked, nrd_str_cstr(&both))) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' has the answer to another request with the custom_id '%.64s' than '%s' has: %s",
+                         w->f->output, custom_id, w->f->input, help);
+    }
+    nrd_str_fini(&both);
+    return err;
+}
+
 /* Counts the lines. The same custom_id twice would make it unknown which line an answer belongs to. */
 static nrd_error *look_through(work *w)
 {
     nrd_batch_reader r = {.fd = w->in};
-    nrd_batch_ids ids = {.n = 0};
     nrd_str twice = {0};
     nrd_error *err = NULL;
     uint64_t n_line = 0;
@@ -84,7 +120,7 @@ static nrd_error *look_through(work *w)
         w->total++;
         nrd_error_free(nrd_batch_line_read(&line, &text, -1)); /* its answer tells */
         if (line.custom_id) {
-            err = nrd_batch_ids_add(&ids, line.custom_id, &fresh);
+            err = add_asked(w, &text, line.custom_id, &fresh);
         }
         if (!fresh && n_twice++ < MAX_TOLD) {
             nrd_str_printf(&twice, "%s%llu ('%.64s')", n_twice > 1 ? ", " : "", (unsigned long long)n_line, line.custom_id);
@@ -97,7 +133,6 @@ static nrd_error *look_through(work *w)
     }
     nrd_str_fini(&twice);
     nrd_batch_reader_fini(&r);
-    nrd_batch_ids_fini(&ids);
     return err;
 }
 
@@ -201,10 +236,11 @@ nrd_error *nrd_batch_file_run(const nrd_batch_file *f, const nrd_batch_asks *ask
     bool interrupted = false;
 
     *out = NRD_BATCH_FILE_INTERRUPTED;
-    w.run = (nrd_batch_run){.endpoint = -1, .key = -1, .model_of = f->model_of, .write = write_line, .arg = &w, .model_arg = f->arg};
+    w.run = (nrd_batch_run){.endpoint = -1, .key = -1, .model_of = f->model_of, .write = write_line, .arg = &w, .model_arg = f->arg,
+                            .ids_of_lines = true};
     NRD_TRY_GOTO(open_files(&w), err, done);
     NRD_TRY_GOTO(look_through(&w), err, done);
-    NRD_TRY_GOTO(nrd_batch_ids_read(&w.run.done, w.out, &had), err, done);
+    NRD_TRY_GOTO(nrd_batch_ids_read(&w.run.done, w.out, &had, check_answer, &w), err, done);
     NRD_TRY_GOTO(nrd_batch_pool_new(&p, asks, f->max_flying), err, done);
     w.run.fd = w.in;
     w.run.n_completed = had.ok;
@@ -227,6 +263,7 @@ nrd_error *nrd_batch_file_run(const nrd_batch_file *f, const nrd_batch_asks *ask
     }
 done:
     nrd_batch_run_fini(&w.run);
+    nrd_batch_ids_fini(&w.asked);
     nrd_batch_pool_free(p);
     if (w.in >= 0) {
         close(w.in);

@@ -6,6 +6,7 @@
 #include "frontends/openai/file_store.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -213,11 +214,34 @@ void nrd_batch_line_fini(nrd_batch_line *l)
 
 /* ---- an answer ---- */
 
-static nrd_error *put_begin(nrd_str *out, const char *custom_id)
-{
-    char id[NRD_FILE_ID];
+static const char id_prefix[] = "batch_req_";
+enum { HASH_DIGITS = 32 }; /* random ids have 24 */
 
-    NRD_TRY(nrd_file_new_id(id, "batch_req_"));
+void nrd_batch_id_of(char out[NRD_BATCH_ID], const nrd_batch_text *text)
+{
+    static const uint64_t key[2] = {0x6e65726569640001u, 0x6261746368000001u}; /* any, always the same */
+    nrd_siphash h;
+    uint64_t sum[2];
+
+    nrd_siphash_init(&h, key);
+    nrd_siphash_add(&h, text->text, text->n);
+    nrd_siphash_end(&h, sum);
+    snprintf(out, NRD_BATCH_ID, "%s%016llx%016llx", id_prefix, (unsigned long long)sum[0], (unsigned long long)sum[1]);
+}
+
+bool nrd_batch_id_is_of_a_line(const char *id)
+{
+    return nrd_str_has_prefix(id, id_prefix) && strlen(id) == sizeof id_prefix - 1 + HASH_DIGITS;
+}
+
+static nrd_error *put_begin(nrd_str *out, const char *id, const char *custom_id)
+{
+    char random[NRD_FILE_ID];
+
+    if (!id) {
+        NRD_TRY(nrd_file_new_id(random, id_prefix));
+        id = random;
+    }
     nrd_str_printf(out, "{\"id\":\"%s\",\"custom_id\":", id);
     if (custom_id) {
         nrd_json_put_cstr(out, custom_id);
@@ -227,13 +251,13 @@ static nrd_error *put_begin(nrd_str *out, const char *custom_id)
     return NULL;
 }
 
-nrd_error *nrd_batch_put_answer(nrd_str *out, const char *custom_id, int status, const nrd_str *body)
+nrd_error *nrd_batch_put_answer(nrd_str *out, const char *id, const char *custom_id, int status, const nrd_str *body)
 {
-    char id[NRD_FILE_ID];
+    char request[NRD_FILE_ID];
 
-    NRD_TRY(nrd_file_new_id(id, "req_"));
-    NRD_TRY(put_begin(out, custom_id));
-    nrd_str_printf(out, ",\"response\":{\"status_code\":%d,\"request_id\":\"%s\",\"body\":", status, id);
+    NRD_TRY(nrd_file_new_id(request, "req_"));
+    NRD_TRY(put_begin(out, id, custom_id));
+    nrd_str_printf(out, ",\"response\":{\"status_code\":%d,\"request_id\":\"%s\",\"body\":", status, request);
     const size_t from = out->len;
     if (body->len > 0) {
         nrd_str_put(out, body);
@@ -247,9 +271,9 @@ nrd_error *nrd_batch_put_answer(nrd_str *out, const char *custom_id, int status,
     return nrd_str_error(out);
 }
 
-nrd_error *nrd_batch_put_error(nrd_str *out, const char *custom_id, const char *code, const char *message)
+nrd_error *nrd_batch_put_error(nrd_str *out, const char *id, const char *custom_id, const char *code, const char *message)
 {
-    NRD_TRY(put_begin(out, custom_id));
+    NRD_TRY(put_begin(out, id, custom_id));
     nrd_str_puts(out, ",\"response\":null,\"error\":{\"code\":");
     nrd_json_put_cstr(out, code);
     nrd_str_puts(out, ",\"message\":");
@@ -329,7 +353,7 @@ void nrd_batch_add_usage(nrd_batch_usage *u, const nrd_json *body)
     u->reasoning += tokens(out, "reasoning_tokens", "");
 }
 
-nrd_error *nrd_batch_ids_read(nrd_batch_ids *s, int fd, nrd_batch_counts *counts)
+nrd_error *nrd_batch_ids_read(nrd_batch_ids *s, int fd, nrd_batch_counts *counts, nrd_batch_check check, void *arg)
 {
     nrd_batch_reader r = {.fd = fd, .max_line = SIZE_MAX / 4};
     nrd_error *err = NULL;
@@ -348,7 +372,8 @@ nrd_error *nrd_batch_ids_read(nrd_batch_ids *s, int fd, nrd_batch_counts *counts
         if (!broken && nrd_json_is(root, NRD_JSON_OBJECT)) {
             const bool ok = nrd_json_get_int(nrd_json_get(root, "response"), "status_code", 0) == 200;
             bool fresh = true;
-            err = id ? nrd_batch_ids_add(s, id, &fresh) : NULL;
+            err = id && check ? check(arg, nrd_json_get_str(root, "id", ""), id) : NULL;
+            err = err || !id ? err : nrd_batch_ids_add(s, id, &fresh);
             counts->ok += fresh && ok;
             counts->failed += fresh && !ok;
             counts->nameless += !id && !ok;

@@ -57,9 +57,14 @@ nrd_error *nrd_batch_line_read(nrd_batch_line *out, const nrd_batch_text *text, 
 void nrd_batch_line_fini(nrd_batch_line *l);
 
 /* ---- an answer ---- */
-/* custom_id NULL: it could not be read. The line ends with its end. */
-nrd_error *nrd_batch_put_answer(nrd_str *out, const char *custom_id, int status, const nrd_str *body) NRD_MUST_USE;
-nrd_error *nrd_batch_put_error(nrd_str *out, const char *custom_id, const char *code, const char *message) NRD_MUST_USE;
+enum { NRD_BATCH_ID = 48 };
+/* An id that is made of the line's bytes, so that an answer tells which request it is to, also another day. */
+void nrd_batch_id_of(char out[NRD_BATCH_ID], const nrd_batch_text *text);
+bool nrd_batch_id_is_of_a_line(const char *id); /* else a random one */
+
+/* id NULL: a random one. custom_id NULL: it could not be read. The line ends with its end. */
+nrd_error *nrd_batch_put_answer(nrd_str *out, const char *id, const char *custom_id, int status, const nrd_str *body) NRD_MUST_USE;
+nrd_error *nrd_batch_put_error(nrd_str *out, const char *id, const char *custom_id, const char *code, const char *message) NRD_MUST_USE;
 
 /* ---- ids ---- */
 typedef struct nrd_batch_ids {
@@ -80,8 +85,10 @@ typedef struct nrd_batch_counts {
     int64_t nameless;   /* of the failed ones: without a custom_id */
     nrd_batch_usage usage;
 } nrd_batch_counts;
-/* The custom_ids of a file of answers, whose lines are added to the counts. A line that cannot be read is not counted. */
-nrd_error *nrd_batch_ids_read(nrd_batch_ids *s, int fd, nrd_batch_counts *counts) NRD_MUST_USE;
+/* The custom_ids of a file of answers, whose lines are added to the counts. A line that cannot be read is not counted.
+ * check, if not NULL, may refuse an answer; id "": it has none. */
+typedef nrd_error *(*nrd_batch_check)(void *arg, const char *id, const char *custom_id);
+nrd_error *nrd_batch_ids_read(nrd_batch_ids *s, int fd, nrd_batch_counts *counts, nrd_batch_check check, void *arg) NRD_MUST_USE;
 void nrd_batch_ids_fini(nrd_batch_ids *s);
 
 #endif

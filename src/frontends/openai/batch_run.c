@@ -21,7 +21,7 @@ typedef struct flight {
     nrd_batch_run *run;
     uint64_t offset;
     size_t n; /* bytes of the line */
-    char *custom_id;
+    char *custom_id, id[NRD_BATCH_ID];
     int tries, status; /* status 0: cancelled */
     uint64_t again_ns; /* when it may be asked again */
     nrd_str body;
@@ -212,10 +212,12 @@ static void put_line(nrd_batch_run *r, const char *custom_id, bool failed, const
     r->n_failed += failed;
 }
 
-static void put_error(nrd_batch_run *r, const char *custom_id, const char *code, const char *message)
+static void put_error(nrd_batch_run *r, const nrd_batch_text *text, const char *custom_id, const char *code, const char *message)
 {
+    char id[NRD_BATCH_ID];
     nrd_str line = {0};
-    nrd_error *err = nrd_batch_put_error(&line, custom_id, code, message);
+    nrd_batch_id_of(id, text);
+    nrd_error *err = nrd_batch_put_error(&line, r->ids_of_lines ? id : NULL, custom_id, code, message);
     if (err) {
         take_error(r, err);
     } else {
@@ -245,7 +247,7 @@ static nrd_error *next_line(nrd_batch_run *r, nrd_batch_text *text, nrd_batch_li
             return NULL;
         }
         if (bad && !answered) {
-            put_error(r, line->custom_id, nrd_error_reason(bad), nrd_error_message(bad));
+            put_error(r, text, line->custom_id, nrd_error_reason(bad), nrd_error_message(bad));
         }
         nrd_error_free(bad);
         nrd_batch_line_fini(line);
@@ -288,6 +290,7 @@ bool nrd_batch_run_start_one(nrd_batch_pool *p, nrd_batch_run *r)
     if (more && !err) {
         f->offset = text.offset;
         f->n = text.n;
+        nrd_batch_id_of(f->id, &text);
         f->custom_id = strdup(line.custom_id);
         err = f->custom_id ? NULL : nrd_error_no_memory();
     }
@@ -353,7 +356,7 @@ static void land(flight *f)
     if (not_now && put_off(f)) {
         return;
     }
-    nrd_error *err = nrd_batch_put_answer(&line, f->custom_id, f->status, &f->body);
+    nrd_error *err = nrd_batch_put_answer(&line, r->ids_of_lines ? f->id : NULL, f->custom_id, f->status, &f->body);
     if (err) {
         take_error(r, err);
     } else if (!r->err) {
@@ -431,7 +434,7 @@ void nrd_batch_run_give_up(nrd_batch_run *r, const char *code, const char *messa
         if (err) {
             take_error(r, err);
         } else if (more) {
-            put_error(r, line.custom_id, code, message);
+            put_error(r, &text, line.custom_id, code, message);
         }
         nrd_batch_line_fini(&line);
     }

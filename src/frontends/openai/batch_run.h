@@ -36,6 +36,7 @@ typedef struct nrd_batch_run {
     /* A line of answers; borrows it. */
     nrd_error *(*write)(void *arg, bool failed, const nrd_str *line);
     void *arg;
+    bool ids_of_lines; /* answers have nrd_batch_id_of's ids, else random ones */
     /* The model that a line is asked of instead of `asked` (NULL: it names none); NULL: as the line says. */
     const char *(*model_of)(void *arg, const char *asked);
     void *model_arg;

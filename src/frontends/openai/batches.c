@@ -218,8 +218,8 @@ static nrd_error *open_drafts(job *j)
 
     NRD_TRY(open_draft(j, &j->output, j->record.output_draft));
     NRD_TRY(open_draft(j, &j->errors, j->record.error_draft));
-    NRD_TRY(nrd_batch_ids_read(&j->run.done, nrd_file_draft_fd(j->output), &counts));
-    NRD_TRY(nrd_batch_ids_read(&j->run.done, nrd_file_draft_fd(j->errors), &counts));
+    NRD_TRY(nrd_batch_ids_read(&j->run.done, nrd_file_draft_fd(j->output), &counts, NULL, NULL));
+    NRD_TRY(nrd_batch_ids_read(&j->run.done, nrd_file_draft_fd(j->errors), &counts, NULL, NULL));
     j->run.n_completed = counts.ok;
     j->run.n_failed = counts.failed;
     j->run.usage = counts.usage;

@@ -142,6 +142,26 @@ static void test_each_field_is_checked(void **state)
     check(LINE("\"a\"", "\"POST\"", URL, "{\"stream\":1}"), "invalid_body", "body.stream");
 }
 
+static void test_an_id_is_that_of_the_lines_bytes(void **state)
+{
+    char a[NRD_BATCH_ID], b[NRD_BATCH_ID];
+    nrd_str out = {0};
+    (void)state;
+
+    nrd_batch_id_of(a, &(nrd_batch_text){.text = "{} ", .n = 2});
+    assert_string_equal(a, "batch_req_07f3de30e1a1bd08b1939e740b75b718"); /* the same on every machine */
+    assert_true(nrd_batch_id_is_of_a_line(a));
+    nrd_batch_id_of(b, &(nrd_batch_text){.text = "{} ", .n = 3});
+    assert_string_not_equal(a, b);
+    assert_null(nrd_batch_put_error(&out, a, "z", "c", "m"));
+    assert_non_null(strstr(nrd_str_cstr(&out), a));
+    nrd_str_clear(&out);
+    assert_null(nrd_batch_put_error(&out, NULL, "z", "c", "m"));
+    *strchr(out.data + 7, '"') = '\0';
+    assert_false(nrd_batch_id_is_of_a_line(out.data + 7)); /* behind {"id":" */
+    nrd_str_fini(&out);
+}
+
 static void test_answers_are_lines_and_their_ids_are_found_again(void **state)
 {
     nrd_batch_ids ids = {.n = 0};
@@ -150,14 +170,14 @@ static void test_answers_are_lines_and_their_ids_are_found_again(void **state)
     bool fresh;
     (void)state;
     nrd_str_puts(&body, "{\"a\":\n1}");
-    assert_null(nrd_batch_put_answer(&out, "x\n\"", 200, &body));
-    assert_null(nrd_batch_put_answer(&out, "y", 400, &body));
-    assert_null(nrd_batch_put_error(&out, "z", "batch_expired", "late"));
-    assert_null(nrd_batch_put_error(&out, NULL, "invalid_json_line", "no"));
-    assert_null(nrd_batch_put_error(&out, "z", "batch_expired", "twice"));
+    assert_null(nrd_batch_put_answer(&out, NULL, "x\n\"", 200, &body));
+    assert_null(nrd_batch_put_answer(&out, NULL, "y", 400, &body));
+    assert_null(nrd_batch_put_error(&out, NULL, "z", "batch_expired", "late"));
+    assert_null(nrd_batch_put_error(&out, NULL, NULL, "invalid_json_line", "no"));
+    assert_null(nrd_batch_put_error(&out, NULL, "z", "batch_expired", "twice"));
     nrd_str_puts(&out, "{\"custom_id\":\"half");
     const int fd = file_of(out.data, out.len);
-    assert_null(nrd_batch_ids_read(&ids, fd, &counts));
+    assert_null(nrd_batch_ids_read(&ids, fd, &counts, NULL, NULL));
     assert_int_equal(counts.ok, 1);
     assert_int_equal(counts.failed, 3);
     assert_int_equal(counts.nameless, 1);
@@ -183,6 +203,7 @@ static void test_answers_are_lines_and_their_ids_are_found_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_id_is_that_of_the_lines_bytes),
         cmocka_unit_test(test_lines_are_found_with_their_places),
         cmocka_unit_test(test_a_line_that_is_too_long_is_skipped),
         cmocka_unit_test(test_each_field_is_checked),
