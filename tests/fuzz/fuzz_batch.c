@@ -2,6 +2,7 @@
  * Files of batches: the first byte is the limit of a line, the rest the file. Lines and their places are those that a plain
  * search finds; what is accepted as a request has its fields; answers that are made of it are read again, with their ids. */
 #include "frontends/openai/batch_line.h"
+#include "json_swap.h"
 
 #include <stdlib.h>
 #include <string.h>

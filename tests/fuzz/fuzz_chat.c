@@ -20,6 +20,7 @@
 #include "frontends/openai/search.c"
 #include "frontends/openai/responses_items.c"
 #include "frontends/openai/words.c"
+#include "json_swap.h"
 #include "oai_model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -149,6 +150,7 @@ static uint64_t read_once(const char *data, size_t n, const nrd_oai_form *form, 
         nrd_str_fini(&r->resp.echoed);
         nrd_str_fini(&r->resp.input);
         nrd_response_store_give_back(front.kept, r->resp.previous);
+        nrd_json_doc_free(r->resp.tools);
         nrd_json_doc_free(r->doc);
     }
     free(r);

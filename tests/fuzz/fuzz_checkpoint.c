@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "json_swap.h"
 #include "model/plan.h"
 #include "model/quant/quant.h"
 #include "model/source.h"

@@ -6,6 +6,7 @@
 #include "core/context.h"
 
 #include "base/str.h"
+#include "json_swap.h"
 
 #include <stdio.h>
 

@@ -3,6 +3,7 @@
  * for any kind; then config.json and the weights (parts.h). Heads that are taken have the sizes that their model and their configuration say, all
  * numbers can be read, and every row of the LM head is a token of the model. */
 #include "base/json.h"
+#include "json_swap.h"
 #include "model/arch.h"
 #include "model/eagle_heads.h"
 #include "weight.h"

@@ -5,6 +5,7 @@
 #include "frontends/openai/mixed_ids.c"
 #include "frontends/openai/pooled.h"
 #include "frontends/openai/tokenize.c"
+#include "json_swap.h"
 #include "oai_model.h"
 
 nrd_error *nrd_oai_ollama_find(nrd_openai *o, nrd_http_request *req, const nrd_json *name, nrd_oai_model **out)

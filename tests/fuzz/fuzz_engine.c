@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Any bytes as an engine file beside a fixed config.json, or (first byte odd) as that config.json.
  * Checksums are made right again, so that what lies behind them is reached. */
+#include "json_swap.h"
 #include "model/engine_file.h"
 
 #include "base/mem.h"

@@ -3,6 +3,7 @@
  * through its masks only take allowed tokens, and what they say is complete fits the guide. */
 #include "base/str.h"
 #include "guided/guided.h"
+#include "json_swap.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,6 +3,7 @@
  * folder of NumPy arrays, 3 rows as a request brings them; then the files (parts.h). An adapter that is
  * taken has rows of modules and lengths that the model has, all of whose numbers can be read. */
 #include "base/json.h"
+#include "json_swap.h"
 #include "model/arch.h"
 #include "model/lora.h"
 #include "parts.h"

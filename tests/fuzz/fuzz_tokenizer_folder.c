@@ -5,6 +5,7 @@
  * then (parts.h) a text, those files, and the small ones beside them in the order of `others`. Opening ends with
  * a tokenizer (tokenizer_check.h) or an error; the ids that the small files name are tokens of it, and its template is rendered. */
 #include "base/json.h"
+#include "json_swap.h"
 #include "parts.h"
 #include "text/template/chat.h"
 #include "text/translate.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Input: a tokenizer.json, a NUL byte, a text. Loading ends with a tokenizer (tokenizer_check.h) or an error. */
+#include "json_swap.h"
 #include "text/internal.h"
 #include "tokenizer_check.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * config.json and preprocessor_config.json of a model that sees, one behind the other. What is accepted has sizes that
  * memory can be taken for. */
+#include "json_swap.h"
 #include "model/vision.h"
 
 #include <math.h>
