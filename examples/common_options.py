@@ -14,9 +14,8 @@ import nereid_programs
 # Values: 0 a switch, 1 an option with a value, "?" with or without one.
 NO_EFFECT = {"vocab_file": 1, "tokenizer_type": 1, "log_level": 1, "use_py_session": 0, "debug_mode": 0, "no_prompt_template": 0,
              "multi_block_mode": "?", "enable_context_fmha_fp32_acc": "?", "cuda_graph_mode": "?", "gpu_weights_percent": 1,
-             "lora_ckpt_source": 1, "early_stopping": 1, "enable_chunked_context": 0, "kv_cache_enable_block_reuse": 0}
-REFUSED = ("prompt_table_path", "prompt_tasks", "num_prepend_vtokens", "draft_target_model_config", "no_repeat_ngram_size",
-           "beam_search_diversity_rate", "num_return_sequences")
+             "lora_ckpt_source": 1, "enable_chunked_context": 0, "kv_cache_enable_block_reuse": 0}
+REFUSED = ("prompt_table_path", "prompt_tasks", "num_prepend_vtokens", "draft_target_model_config")
 MEDUSA, LOOKAHEAD, REDRAFTER, EAGLE = 5, 6, 7, 8  # numbers of decoding_mode
 
 
@@ -63,11 +62,11 @@ class Options(argparse.ArgumentParser):
         self.option("lora_task_uids", nargs="+", help="for each input: -1 none, else the adapter of --lora_dir")
         for name, default in (("num_beams", 1), ("top_k", 1), ("random_seed", 0)):
             self.option(name, type=int, default=default)
-        for name in ("end_id", "sink_token_length", "max_tokens_in_paged_kv_cache"):
+        for name in ("no_repeat_ngram_size", "early_stopping", "end_id", "sink_token_length", "max_tokens_in_paged_kv_cache"):
             self.option(name, type=int)
         self.option("max_attention_window_size", type=int, nargs="+")
         for name, default in (("temperature", 1.0), ("top_p", 0.0), ("length_penalty", 1.0), ("repetition_penalty", 1.0),
-                              ("presence_penalty", 0.0), ("frequency_penalty", 0.0),
+                              ("presence_penalty", 0.0), ("frequency_penalty", 0.0), ("beam_search_diversity_rate", 0.0),
                               ("kv_cache_free_gpu_memory_fraction", None)):
             self.option(name, type=float, default=default)
         for name in ("stop_words", "bad_words"):
@@ -93,6 +92,7 @@ def hf_options(options):
     options.option("check_accuracy", action="store_true", help="a result past its threshold ends the program with status 1")
     options.option("max_ite", type=int, default=20)
     options.no_effect({"hf_device_map_auto": 0})
+    options.refused(("num_return_sequences",))
 
 
 def hf_engine(args, folder):
@@ -164,7 +164,9 @@ def sampling(nereid, args, n_prompts, max_tokens, logprobs=None):
               "top_p": args.top_p or 1.0, "min_p": 0.0, "repetition_penalty": args.repetition_penalty,
               "presence_penalty": args.presence_penalty, "frequency_penalty": args.frequency_penalty,
               "beam_width": args.num_beams, "length_penalty": args.length_penalty, "seed": args.random_seed,
-              "logprobs": logprobs}
+              "n": getattr(args, "num_return_sequences", None) or 1, "early_stopping": args.early_stopping, "logprobs": logprobs,
+              "beam_search_diversity_rate": args.beam_search_diversity_rate,
+              "no_repeat_ngram_size": args.no_repeat_ngram_size or 0}
     if args.end_id is not None:
         common.update(ignore_eos=True, stop_token_ids=[args.end_id])
     uids = args.lora_task_uids or []

@@ -27,6 +27,7 @@ def arguments():
     p.option("input_file", help="token ids: .csv, .npy; texts: .txt")
     for name in ("output_csv", "output_npy", "output_log_probs_npy", "output_cum_log_probs_npy"):
         p.option(name)
+    p.option("num_return_sequences", type=int, help="answers to each input; of beams, how many are shown")
     p.option("streaming", action="store_true")
     p.option("streaming_interval", type=int, default=5)
     p.option("run_profiling", action="store_true")
@@ -97,14 +98,25 @@ def inputs(args, tokenizer):
     raise SystemExit
 
 
-def show(tokenizer, ids, answers, end):
-    """answers: for each input the ids of each beam."""
-    for i, (prompt, beams) in enumerate(zip(ids, answers)):
+def show(args, tokenizer, ids, answers, end):
+    """answers: for each input the ids of each sequence or beam."""
+    for i, (prompt, rows) in enumerate(zip(ids, answers)):
         print(f'Input [Text {i}]: "{tokenizer.decode(prompt, skip_special_tokens=False)}"')
-        for k, new in enumerate(beams):
+        for k, new in enumerate(rows):
             new = new[:-1] if new and new[-1] == end else new
-            print(f'Output [Text {i} Beam {k}]: "{tokenizer.decode(new, skip_special_tokens=False)}"')
+            row = f"Beam {k}" if sequences(args) == 1 else f"Seq {k} Beam 0"
+            print(f'Output [Text {i} {row}]: "{tokenizer.decode(new, skip_special_tokens=False)}"')
     sys.stdout.flush()
+
+
+def sequences(args):
+    """How many answers an input gets, beside its beams."""
+    return 1 if args.num_beams > 1 else args.num_return_sequences or 1
+
+
+def answers_of(args, output):
+    """Of an input; of beams, num_return_sequences says how many."""
+    return output.outputs[:args.num_return_sequences]
 
 
 def padded(rows, value):
@@ -112,8 +124,14 @@ def padded(rows, value):
     return [list(row) + [value] * (longest - len(row)) for row in rows]
 
 
+def beams_of(args, flat):
+    """A row for each sequence, of its beams."""
+    n = min(args.num_beams, args.num_return_sequences or args.num_beams)
+    return [flat[i:i + n] for i in range(0, len(flat), n)]
+
+
 def write_files(args, ids, outputs, end):
-    whole = padded([prompt + c.token_ids for prompt, o in zip(ids, outputs) for c in o.outputs], end)
+    whole = padded([prompt + c.token_ids for prompt, o in zip(ids, outputs) for c in answers_of(args, o)], end)
     if args.output_csv:
         make_folder_of(args.output_csv)
         with open(args.output_csv, "w", encoding="utf-8", newline="") as f:
@@ -121,20 +139,19 @@ def write_files(args, ids, outputs, end):
     if args.output_npy:
         write_npy(args.output_npy, whole, "i", 2)
     if args.output_cum_log_probs_npy:
-        write_npy(args.output_cum_log_probs_npy, [[c.cumulative_logprob for c in o.outputs] for o in outputs], "f", 2)
+        write_npy(args.output_cum_log_probs_npy, beams_of(args, [c.cumulative_logprob for o in outputs for c in answers_of(args, o)]), "f", 2)
     if args.output_log_probs_npy:
-        flat = padded([c.logprobs for o in outputs for c in o.outputs], 0.0)
-        n = args.num_beams
-        write_npy(args.output_log_probs_npy, [flat[i:i + n] for i in range(0, len(flat), n)], "f", 3)
+        flat = padded([c.logprobs for o in outputs for c in answers_of(args, o)], 0.0)
+        write_npy(args.output_log_probs_npy, beams_of(args, flat), "f", 3)
 
 
 def stream(args, llm, ids, params, end):
-    answers, shown = [[[]] for _ in ids], 0
+    answers, shown = [[[] for _ in range(sequences(args))] for _ in ids], 0
     for piece in llm.stream(ids, params):
-        answers[piece.prompt][0] += piece.token_ids
-        longest = max(len(a[0]) for a in answers)
+        answers[piece.prompt][piece.index] += piece.token_ids
+        longest = max(len(a) for rows in answers for a in rows)
         if longest >= shown + args.streaming_interval:
-            show(llm.tokenizer, ids, answers, end)
+            show(args, llm.tokenizer, ids, answers, end)
             shown = longest
     return answers
 
@@ -149,11 +166,11 @@ def main():
             with_probs = args.output_log_probs_npy or args.output_cum_log_probs_npy
             params = common_options.sampling(nereid, args, len(ids), args.max_output_len, 0 if with_probs else None)
             if args.streaming:
-                show(llm.tokenizer, ids, stream(args, llm, ids, params, end), end)
+                show(args, llm.tokenizer, ids, stream(args, llm, ids, params, end), end)
                 return
             outputs = llm.generate(ids, params)
             if not args.output_csv and not args.output_npy:
-                show(llm.tokenizer, ids, [[c.token_ids for c in o.outputs] for o in outputs], end)
+                show(args, llm.tokenizer, ids, [[c.token_ids for c in answers_of(args, o)] for o in outputs], end)
             write_files(args, ids, outputs, end)
             if args.run_profiling:
                 start = time.monotonic()

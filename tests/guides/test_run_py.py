@@ -37,6 +37,33 @@ def test_several_texts_and_beams(run):
         "Output [Text 1 Beam 1]"]
 
 
+def test_several_answers_to_a_text(run, tmp_path):
+    words = ["--input_text", "a b", "c", "--top_k", 50, "--num_return_sequences", 3]
+    said = run(*words).stdout.split("\n")
+    lines = [line for line in said if "[Text" in line]
+    assert [line.split(":")[0] for line in lines] == [
+        f"{what}" for i in (0, 1) for what in (f"Input [Text {i}]", *(f"Output [Text {i} Seq {k} Beam 0]" for k in range(3)))]
+    assert len({line.split(":", 1)[1] for line in lines[1:4]}) > 1
+    run(*words, "--output_csv", tmp_path / "a.csv", "--output_cum_log_probs_npy", tmp_path / "cum.npy")
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 6 and np.load(tmp_path / "cum.npy").shape == (6, 1)
+    assert run(*words, "--streaming").stdout.count("Seq 2 Beam 0") >= 2
+    lines = run("--num_beams", 2, "--num_return_sequences", 1).stdout
+    assert "Beam 0" in lines and "Beam 1" not in lines
+
+
+def test_beams_and_repeats_as_they_are_asked_for(run, tmp_path):
+    def ids(*words, n=24):
+        run("--output_csv", tmp_path / "a.csv", *words, n=n)
+        return [[int(x) for x in row.split(",")] for row in (tmp_path / "a.csv").read_text().splitlines()]
+
+    plain = ids()[0]
+    unlike = ids("--no_repeat_ngram_size", 1)[0]
+    assert len(set(plain[-24:])) < 24 == len(set(unlike[-24:]))
+    assert ids("--num_beams", 2, "--beam_search_diversity_rate", 50) != ids("--num_beams", 2)
+    assert ids("--num_beams", 2, "--early_stopping", 0)
+    assert "no_repeat_ngram_size" in run("--no_repeat_ngram_size", -1, status=1).stderr
+
+
 def test_files_hold_the_ids_and_probabilities(run, tmp_path):
     out = {name: tmp_path / "new" / name for name in ("a.csv", "a.npy", "lp.npy", "cum.npy")}
     said = run("--input_text", "a b c", "d", "--top_k", 5, "--output_csv", out["a.csv"], "--output_npy", out["a.npy"],
@@ -75,7 +102,7 @@ def test_profiling_prints_its_line(run):
 
 def test_what_has_no_effect_is_said_and_what_is_missing_refused(run, models):
     assert "--log_level has no effect" in run("--log_level", "info").stderr
-    assert "--no_repeat_ngram_size is not supported" in run("--no_repeat_ngram_size", 2, status=2).stderr
+    assert "--prompt_tasks is not supported" in run("--prompt_tasks", "0", status=2).stderr
     assert "has no Medusa heads" in run("--medusa_choices", "[[0]]", status=1).stderr
     assert "max_beam_width" in run("--num_beams", 9, status=1).stderr
     done = python(RUN, "--engine_dir", "/nowhere", "--max_output_len", 1, status=1)

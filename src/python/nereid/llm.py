@@ -34,12 +34,15 @@ class SamplingParams:
     n: int = 1                                 # answers to each prompt
     beam_width: int = 1
     length_penalty: float = 0.0
+    early_stopping: Optional[int] = None       # of beams; 1: the search ends with beam_width finished ones
+    beam_search_diversity_rate: float = 0.0
     seed: Optional[int] = None                 # None: another one for each prompt
     stop: Union[None, str, Sequence[str]] = None  # texts that end the answer and are not in it
     stop_token_ids: Sequence[int] = ()
     bad_words: Sequence[str] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
+    no_repeat_ngram_size: int = 0              # no run of so many tokens comes twice; 0: it may
     logprobs: Optional[int] = None             # 0: of the chosen tokens; k: of the best k too, at most 20
     prompt_logprobs: Optional[int] = None      # 0: of the prompt's tokens; k: of the best k in the place of each too, at most 20
     logit_bias: Dict[int, float] = field(default_factory=dict)
@@ -370,9 +373,12 @@ class LLM:
             "end_id": -1 if p.ignore_eos else end, "stop_words": _arrays.phrases(stops),
             "beam_width": p.beam_width, "num_return_sequences": p.n, "min_length": p.min_tokens,
             "presence_penalty": p.presence_penalty, "frequency_penalty": p.frequency_penalty,
-            "length_penalty": p.length_penalty, "lora_task_id": p.lora_id, "priority": p.priority,
+            "length_penalty": p.length_penalty, "beam_search_diversity_rate": p.beam_search_diversity_rate,
+            "no_repeat_ngram_size": p.no_repeat_ngram_size, "lora_task_id": p.lora_id, "priority": p.priority,
             "random_seed": random.getrandbits(63) if p.seed is None else p.seed,
         }
+        if p.early_stopping is not None:
+            fields["early_stopping"] = p.early_stopping
         if job.images:
             fields["images"] = job.images
         if job.videos:
