@@ -510,6 +510,26 @@ done:
     return err;
 }
 
+/* What does not fit is cut, and said: figures of other lengths than those that were asked for would mislead.
+ * has_own: the verb chooses them, as sound does. */
+static void fit_lengths(options *o, const nrd_exec_info *info, bool has_own)
+{
+    const int32_t in = o->input_mean, n_out = o->output_mean;
+    const int32_t most_out = info->max_seq_len > 1 ? info->max_seq_len - 1 : 1;
+
+    if (has_own || o->inputs.n_frames > 0) {
+        return;
+    }
+    o->output_mean = o->inputs.makes_vectors || n_out <= most_out ? n_out : most_out;
+    const int32_t left = info->max_seq_len - (o->inputs.makes_vectors ? 0 : o->output_mean);
+    const int32_t most_in = left < info->max_input_len ? left : info->max_input_len;
+    o->input_mean = in <= most_in ? in : most_in;
+    if (o->input_mean != in || o->output_mean != n_out) {
+        fprintf(stderr, "nereid bench: input %d and output %d do not fit: the model takes %d tokens (input %d); input %d and output %d are measured\n",
+                in, n_out, info->max_seq_len, info->max_input_len, o->input_mean, o->output_mean);
+    }
+}
+
 static nrd_error *bench(const char *verb, const char *path, options *o)
 {
     nrd_error *err = NULL;
@@ -558,6 +578,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "--streaming, --steady, --plot: this model makes a vector of a text, no tokens");
         goto done;
     }
+    fit_lengths(o, &info, steps);
     nrd_str_printf(&heading, "%s, %s, input %d, output %d", info.architecture, info.device,
                    o->input_mean, o->output_mean);
     puts(nrd_str_cstr(&heading));

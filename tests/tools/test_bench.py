@@ -35,6 +35,16 @@ def test_counts_of_nothing_are_refused(model, option):
     assert done.returncode == 2 and done.stderr == f"nereid bench: {option} must be at least 1, not 0\n"
 
 
+def test_lengths_that_do_not_fit_are_told_and_those_that_were_measured_are_reported(model, tmp_path):
+    longest = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    done = subprocess.run([NEREID, "bench", "latency", model, "--input_len", str(2 * longest), "--output_len", "3", "--num_requests", "1",
+                           "--json", tmp_path / "r"], capture_output=True, text=True, check=True)
+    assert f"input {2 * longest} and output 3 do not fit" in done.stderr and f"input {longest - 3}, output 3\n" in done.stdout
+    report = json.loads((tmp_path / "r").read_text())
+    assert (report["input_mean"], report["output_mean"]) == (longest - 3, 3)
+    assert report["total_tokens_per_s"] * report["seconds"] == pytest.approx(longest)
+
+
 def test_table_and_profile(model, tmp_path):
     report, text = bench(tmp_path, model, "--max_sequences", 4, "--input_len", 16, "--output_len", 32,
                          "--profile", "--profile_every", 4)
