@@ -4,6 +4,7 @@
 import csv
 import os
 import pathlib
+import random
 import sys
 import threading
 
@@ -53,7 +54,7 @@ def parse(argv):
     add("--stop-via-request-cancel", action="store_true")
     add("--tokenizer-dir", default="")
     add("--tokenizer-type", default="auto")
-    add("--request-id", default="")
+    add("--request-id", default="", help="with --stop-after-ms a number is made up")
     add("--prompt-embedding-table-path", default="")
     add("--prompt-task-id", type=int, default=0)
     add("--prompt_table_extra_id", type=int, default=None)
@@ -71,6 +72,8 @@ def parse(argv):
     flags = parser.parse_args(argv)
     if flags.requested_outputs and "output_ids" not in flags.requested_outputs:
         parser.error("--requested-outputs must contain output_ids")
+    if flags.stop_after_ms > 0 and not flags.request_id:  # a stop names its request, and the guides' lines have no id
+        flags.request_id = str(random.getrandbits(62) + 1)
     flags.lookahead = lookahead_sizes(parser, flags.lookahead_config)
     return flags
 

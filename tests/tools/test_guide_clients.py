@@ -107,11 +107,11 @@ def test_core_client_with_a_tokenizer(plain, model):
     assert "cum_log_probs: [[" in text and "output_log_probs: [[[" in text
 
 
-@pytest.mark.parametrize("how", [[], ["--stop-via-request-cancel"]])
+@pytest.mark.parametrize("how", [[], ["--stop-via-request-cancel"], ["--request-id", "7"]])
 def test_core_client_stops_early(stream, tmp_path, how):
     text = run(CORE, "-u", grpc(stream), "--input-tokens-csv", ids_file(tmp_path, [5, 6, 7]), "--end-id", -1, "-S",
-               "--request-output-len", 1000, "--stop-after-ms", 20, "--request-id", "7", *how)
-    assert ("Request is cancelled" if how else "Got completed request") in text
+               "--request-output-len", 1000, "--stop-after-ms", 20, *how)
+    assert ("Request is cancelled" if "--stop-via-request-cancel" in how else "Got completed request") in text
 
 
 def test_core_client_asks_for_sizes_of_lookahead(plain, model, tmp_path):
