@@ -52,6 +52,10 @@ def timed(what, *words):
         become(*words)
     start = time.monotonic()
     run(*words)
+    say_took(what, start)
+
+
+def say_took(what, start):
     print(f"Total time of {what}: {time.strftime('%H:%M:%S', time.gmtime(time.monotonic() - start))}", flush=True)
 
 
@@ -158,6 +162,37 @@ def quantize(words):
     else:
         run("convert", f"--output_dir={out}", *words, *medusa)
     print(f"Quantized model exported to {out}\nTotal time used {time.monotonic() - start:.2f} s.", flush=True)
+
+
+def drop(words, *names):
+    """The words without these switches, and whether one was there."""
+    rest = [w for w in words if not w.startswith("-") or w.lstrip("-").replace("-", "_") not in names]
+    return len(rest) < len(words), rest
+
+
+def convert_checkpoint(words):
+    """examples/FAMILY/convert_checkpoint.py. What needs texts, SmoothQuant and scales of an int8 cache, `nereid quantize` does."""
+    alpha, rest = take(words, "smoothquant", "sq")
+    cache, rest = drop(rest, "int8_kv_cache", "calibrate_kv_cache", "kv")
+    if asks_help(words) or (alpha is None and not cache):
+        timed("converting checkpoints", "convert", *words)
+        return
+    start = time.monotonic()
+    by_row, rest = drop(rest, "per_channel")
+    by_token, rest = drop(rest, "per_token")
+    rounded, rest = drop(rest, "use_weight_only")
+    bits, rest = take(rest, "weight_only_precision")
+    out, rest = take(rest, "output_dir", "output_model_dir", "o")
+    for name in ("workers", "log_level"):
+        value, rest = take(rest, name)
+        if value is not None:
+            print(f"convert_checkpoint.py: --{name} has no effect", file=sys.stderr)
+    _, rest = drop(rest, "load_model_on_cpu", "convert_model_on_cpu", "load_by_shard")
+    how = [f"--qformat={bits or 'int8'}_wo" if rounded else "--qformat=full_prec"]
+    if alpha is not None:
+        how = ["--qformat=int8_sq", f"--alpha={alpha}", *([] if by_row else ["--per_tensor"]), *([] if by_token else ["--static_inputs"])]
+    quantize_calibrated([*rest, *how, "--no-eval", *(["--kv_cache_dtype=int8"] if cache else [])], out or "tllm_checkpoint", None, [])
+    say_took("converting checkpoints", start)
 
 
 def build_multimodal(folder, words):

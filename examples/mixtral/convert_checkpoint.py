@@ -8,4 +8,4 @@ sys.dont_write_bytecode = True  # an installed tree stays as it was installed
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "scripts"))
 import nereid_programs  # noqa: E402
 
-nereid_programs.timed("converting checkpoints", "convert", *sys.argv[1:])
+nereid_programs.convert_checkpoint(sys.argv[1:])

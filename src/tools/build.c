@@ -640,7 +640,7 @@ static const nrd_opt rows[] = {
     NO_EFFECT("inter_size", NULL, "config.json tells"),
     NO_EFFECT("no_bias", NULL, "config.json tells"),
     NO_EFFECT("multi_query_mode", NULL, "config.json tells"),
-    REFUSED("use_smooth_quant", NULL, "use --quantize int8 or fp8"),
+    REFUSED("use_smooth_quant", NULL, "build what nereid quantize --qformat int8_sq wrote"),
     REFUSED("per_channel", NULL, "belongs to SmoothQuant"),
     REFUSED("per_token", NULL, "belongs to SmoothQuant"),
     REFUSED("enable_fp8", NULL, "use --quantize fp8"),

@@ -309,10 +309,10 @@ static const nrd_opt rows[] = {
     REFUSED("use_int8_weight_only_embedding", NULL, "embeddings keep their type"),
     REFUSED("save_config_only", NULL, "see nereid build --dry_run"),
     REFUSED("hf_lora_dir", NULL, "adapters belong to the engine: nereid build --lora_dir"),
-    REFUSED("smoothquant", "-sq --use_smooth_quant", "use --quantize int8 or fp8"),
+    REFUSED("smoothquant", "-sq --use_smooth_quant", "nereid quantize --qformat int8_sq does it"),
     REFUSED("per_channel", NULL, "belongs to SmoothQuant"),
     REFUSED("per_token", NULL, "belongs to SmoothQuant"),
-    REFUSED("int8_kv_cache", "-kv --calibrate_kv_cache", "the type of the cache is chosen at build: --kv_cache_dtype"),
+    REFUSED("int8_kv_cache", "-kv --calibrate_kv_cache", "its scales need texts: nereid quantize --kv_cache_dtype int8, then nereid build --kv_cache_dtype int8"),
 };
 const nrd_tool_table nrd_convert_table = NRD_TOOL_TABLE("convert", usage, rows, 1);
 

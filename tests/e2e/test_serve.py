@@ -158,7 +158,7 @@ def test_what_is_wrong_in_the_file_is_told_with_its_line(tmp_path, text, part):
 
 @pytest.mark.parametrize("words,part", [
     (["--build", "--max_batch_siz=4"], "did you mean --max-batch-size (see nereid build --help)"),
-    (["--build=--help"], "(see nereid build --help)"), (["--build", "--use_smooth_quant"], "use --quantize int8 or fp8"),
+    (["--build=--help"], "(see nereid build --help)"), (["--build", "--use_smooth_quant"], "nereid quantize --qformat int8_sq"),
     (["--build", "--build_config=/nowhere.json"], "/nowhere.json"), (["--quantization", "q9"], "quantization 'q9' is not supported; known: int8"),
     (["--build", "--speculative_decoding_mode=medusa"], "nereid convert --medusa_model_dir writes one"),
 ])
