@@ -1,42 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The file of `nereid serve --config FILE`: options in the form that vLLM's --config has, a small part of YAML. Its words
- * stand before those of the command line, which so win. */
+ * stand before those of the command line, which so win; those of --extra_llm_api_options behind it, as in the original. */
 #include "tools/serve_internal.h"
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/options.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_BYTES = 1 << 20 };
-
-/* "a \" b", 'a '' b', or a text up to its comment: as it is meant. Owned by the caller; NULL: a quote is not closed. */
-static char *value_of(const char *s, size_t n)
-{
-    nrd_str out = {0};
-    const char quote = n > 0 && (*s == '"' || *s == '\'') ? *s : '\0';
-    bool is_closed = !quote;
-
-    for (size_t i = quote ? 1 : 0; i < n && !(quote && is_closed); i++) {
-        const bool doubled = quote && i + 1 < n && (quote == '"' ? s[i] == '\\' : s[i] == '\'' && s[i + 1] == '\'');
-        if (!quote && s[i] == '#' && (i == 0 || s[i - 1] == ' ' || s[i - 1] == '\t')) {
-            break;
-        }
-        if (quote && !doubled && s[i] == quote) {
-            is_closed = true;
-            continue;
-        }
-        i += doubled;
-        nrd_str_putc(&out, s[i]);
-    }
-    while (!quote && out.len > 0 && strchr(" \t", out.data[out.len - 1])) {
-        out.data[--out.len] = '\0';
-    }
-    char *text = is_closed ? nrd_xstrdup(nrd_str_cstr(&out)) : NULL;
-    nrd_str_fini(&out);
-    return text;
-}
 
 typedef struct reader {
     nrd_serve_words *out;
@@ -81,7 +55,7 @@ static nrd_error *read_line(reader *r, const char *s)
         rest++;
     }
     rest += strspn(rest, " ");
-    return add(r, is_item, value_of(rest, strlen(rest)));
+    return add(r, is_item, nrd_serve_yaml_value(rest));
 }
 
 nrd_error *nrd_serve_read_text(nrd_serve_words *out, char *text)
@@ -107,44 +81,59 @@ nrd_error *nrd_serve_read_text(nrd_serve_words *out, char *text)
     return err;
 }
 
-static nrd_error *read_file(nrd_serve_words *out, const char *path)
+static nrd_error *read_file(nrd_serve_words *out, const char *path, nrd_error *(*read)(nrd_serve_words *out, char *text))
 {
     char *text = NULL;
     size_t n = 0;
 
     NRD_TRY(nrd_file_read(&text, &n, path, MAX_BYTES));
-    nrd_error *err = strlen(text) == n ? nrd_serve_read_text(out, text)
+    nrd_error *err = strlen(text) == n ? read(out, text)
                                        : nrd_errorf(NRD_ERR_INVALID_ARG, "holds the character NUL, so it is no text");
     free(text);
     return nrd_error_wrap(err, "%s", path);
 }
 
-static bool names_file(const char *word, const char **out_value)
+/* Whether a word is this option; *out_value: what stands behind its "=", or NULL. */
+static bool names_file(const char *word, const char *option, const char **out_value)
 {
-    if (!nrd_str_has_prefix(word, "--config") || (word[8] != '\0' && word[8] != '=')) {
+    const size_t n = strlen(option);
+
+    if (strncmp(word, "--", 2) != 0 || nrd_opts_distance(word + 2, strcspn(word + 2, "="), option) != 0) {
         return false;
     }
-    *out_value = word[8] ? word + 9 : NULL;
+    *out_value = word[2 + n] ? word + 2 + n + 1 : NULL;
     return true;
+}
+
+/* The place in argv of the first such option, 0: there is none; *out_words: how many of argv it takes. */
+static int find_file(int argc, char **argv, const char *option, const char **out_path, int *out_words)
+{
+    const char *value = NULL;
+
+    *out_path = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (names_file(argv[i], option, &value)) {
+            *out_path = value ? value : argv[i + 1]; /* NULL at the end: reading the options says that it is missing */
+            *out_words = value ? 1 : 2;
+            return *out_path ? i : 0;
+        }
+    }
+    return 0;
 }
 
 nrd_error *nrd_serve_with_file(nrd_serve_words *out, int argc, char **argv)
 {
-    const char *path = NULL, *value = NULL;
-    int given = 0;
+    static const char llm_api[] = "extra_llm_api_options";
+    const char *path, *api_path;
+    int n = 0, n_api = 0;
+    const int given = find_file(argc, argv, "config", &path, &n), api_given = find_file(argc, argv, llm_api, &api_path, &n_api);
 
-    for (int i = 1; i < argc && !given; i++) {
-        if (names_file(argv[i], &value)) {
-            path = value ? value : argv[i + 1]; /* NULL at the end: reading the options says that it is missing */
-            given = i;
-        }
-    }
     NRD_TRY(nrd_serve_add_word(out, nrd_xstrdup(argv[0])));
-    NRD_TRY(path ? nrd_error_wrap(read_file(out, path), "--config") : NULL);
+    NRD_TRY(path ? nrd_error_wrap(read_file(out, path, nrd_serve_read_text), "--config") : NULL);
     for (int i = 1; i < argc; i++) {
-        if (!path || i < given || i > given + (value ? 0 : 1)) {
+        if ((!given || i < given || i >= given + n) && (!api_given || i < api_given || i >= api_given + n_api)) {
             NRD_TRY(nrd_serve_add_word(out, nrd_xstrdup(argv[i])));
         }
     }
-    return NULL;
+    return api_path ? nrd_error_wrap(read_file(out, api_path, nrd_serve_read_llm_api), "--%s", llm_api) : NULL;
 }

@@ -258,6 +258,7 @@ static nrd_error *on_config(void *values, const char *name, const char *value)
      .alias = alias_, .def = def_}
 static const nrd_opt rows[] = {
     CALLS("config", NULL, on_config, "FILE", NULL, "options from a file, one a line: port: 8080; those of the command line win"),
+    CALLS("extra_llm_api_options", NULL, on_config, "FILE", NULL, "arguments of TensorRT-LLM's LLM API from a file, as trtllm-serve reads them; they win"),
     OPT(STR, "model", "-m -hf --hf_repo", model, "PATH", NULL, "the same as PATH"),
     CALLS("port", "-p --http_port", on_port, "N", "8000", "port of the page, /v1 and /v2"),
     CALLS("host", NULL, on_host, "ADDRESS", "127.0.0.1",

@@ -83,7 +83,6 @@ const nrd_opt nrd_serve_peer_rows[] = {
     VALUE("gpus_per_node", "--cluster_size --moe_cluster_parallel_size", "ranks are processes of this host, or of several under mpirun and srun"),
     VALUE("num_postprocess_workers", NULL, "text is made of tokens beside the steps, by threads of the server"),
     VALUE("log_level", NULL, "use --log-verbose=1 for more, --log-info=false for less"),
-    REFUSED("extra_llm_api_options", NULL, "give what it has as options or in --config FILE: kv-cache-dtype, gpu-memory-utilization, max-batch-size, speculative-config (docs/migrate.md)"),
     REFUSED("fail_fast_on_attention_window_too_large", NULL, "use -c N, the length that must fit"),
     REFUSED("custom_tokenizer", NULL, "no code of a model is run; --tokenizer DIR takes its files"),
     REFUSED("metadata_server_config_file", "--server_role --disagg_cluster_uri", "see docs/disaggregated.md"),

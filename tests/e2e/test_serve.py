@@ -2,6 +2,7 @@
 """`nereid serve`: what it checks before it builds, and what it tells once it is ready."""
 import json
 import os
+import pathlib
 import re
 import socket
 import subprocess
@@ -51,6 +52,60 @@ def test_beams_that_are_asked_for_are_built_and_served(tiny_model, cache):
         assert "beam_width (4) exceeds max_beam_width (3)" in answer["error"]
     finally:
         assert s.stop() == 0
+
+
+def trtllm_serve(*words, cache):
+    return subprocess.run([BIN / "trtllm-serve", *map(str, words)], capture_output=True, text=True, timeout=60,
+                          env=dict(os.environ, NEREID_CACHE=str(cache)))
+
+
+@pytest.mark.parametrize("option", ["--extra_llm_api_options", "--config"])
+def test_the_file_of_trtllm_serve_is_read(tiny_model, cache, tmp_path, option):
+    file = tmp_path / "extra.yml"
+    file.write_text("""# as in the guides of trtllm-serve
+max_batch_size: 3
+max_beam_width: 2
+dtype: auto
+cuda_graph_config:
+  enable_padding: true
+  batch_sizes:
+  - 1
+  - 2
+moe_config: {backend: CUTLASS}
+kv_cache_config:
+    dtype: "auto"
+    free_gpu_memory_fraction: 0.25  # of the rest
+    max_tokens: 96
+    enable_block_reuse: false
+print_iter_log: true
+""")
+    r = trtllm_serve("serve", tiny_model, "--max_batch_size", 7, option, file, "--prepare-only", cache=cache)
+    assert r.returncode == 0, r.stderr
+    for name in ("cuda_graph_config", "moe_config", "print_iter_log"):
+        assert r.stderr.count(f"--extra_llm_api_options: '{name}' has no effect") == 1
+    made = json.loads(r.stdout.splitlines()[-1])["repository"]
+    [config] = pathlib.Path(made).glob("*.tensorrt_llm/config.pbtxt")
+    text = config.read_text()
+    for name, value in (("max_beam_width", "2"), ("kv_cache_free_gpu_mem_fraction", "0.25"), ("max_tokens_in_paged_kv_cache", "96"),
+                        ("enable_kv_cache_reuse", "false")):
+        assert re.search(rf'key: "{name}"\s*value: {{\s*string_value: "{value}"', text), name
+    engine = re.search(r'key: "gpt_model_path"\s*value: {\s*string_value: "([^"]*)"', text)[1]
+    with open(f"{engine}/config.json") as f:
+        assert json.load(f)["build_config"]["max_batch_size"] == 3  # the file wins over the line, as in the original
+
+
+@pytest.mark.parametrize("text, why", [
+    ("speculative_config:\n  decoding_type: MTP\n", "line 1: 'speculative_config' is not supported: use --speculative-config"),
+    ("no_such: 1\n", "line 1: 'no_such' is not known"), ("\nkv_cache_config: {dtype: fp8}\n", "line 2: 'kv_cache_config' has its values on lines"),
+    ("kv_cache_config:\n  dtype: fp8\n   max_tokens: 3\n", "line 3: expected an indentation of 2, got 3"),
+    ("kv_cache_config:\n  no_such: 1\n", "line 2: 'no_such' is not known"), ("max_batch_size: 0\n", "--max_batch_size: expected a number from 1"),
+    ("max_batch_size: [1]\n", "line 1: 'max_batch_size': expected one value, got '[1]'"), ("  tokenizer: a\n", "line 1: expected 'name: value'"),
+    ("tokenizer: 'a\n", "line 1: a quote is not closed"), ("- a\n", "line 1: expected 'name: value'"),
+])
+def test_what_the_file_of_trtllm_serve_may_not_have(tiny_model, tmp_path, text, why):
+    (tmp_path / "f").write_text(text)
+    r = trtllm_serve(tiny_model, "--extra_llm_api_options", tmp_path / "f", cache=tmp_path / "cache")
+    assert r.returncode in (1, 2) and why in r.stderr and not (tmp_path / "cache").exists(), r.stderr
 
 
 def test_the_example_names_the_key_that_is_wanted(tiny_model, cache):

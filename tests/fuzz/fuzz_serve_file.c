@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The file of nereid serve --config. Every word that is read is an option, and holds no end of a line. */
+ * The files of nereid serve --config and --extra_llm_api_options. Every word that is read is an option, and holds no end of a line. */
 #include "tools/serve_file.c"
+#include "tools/serve_llm_api.c"
+#include "tools/serve_yaml.c"
 
 #include <stdint.h>
 
@@ -19,9 +21,10 @@ nrd_error *nrd_serve_add_word(nrd_serve_words *w, char *word)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static nrd_serve_words w;
-    char *text = nrd_xstrndup((const char *)data, size);
+    char *text = nrd_xstrndup((const char *)data, size), *copy = nrd_xstrdup(text);
 
     nrd_error_free(nrd_serve_read_text(&w, text));
+    nrd_error_free(nrd_serve_read_llm_api(&w, copy));
     for (int i = 0; i < w.n; i++) {
         if (strncmp(w.v[i], "--", 2) != 0 || strlen(w.v[i]) < 3 || strchr(w.v[i], '\n')) {
             abort();
@@ -30,5 +33,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     w.n = 0;
     free(text);
+    free(copy);
     return 0;
 }

@@ -166,7 +166,6 @@ def trtllm_serve(*words):
 
 
 @pytest.mark.parametrize("words, says", [
-    (["--extra_llm_api_options", "f.yml"], "--extra_llm_api_options is not supported: give what it has as options"),
     (["--max_beam_width", "0"], "--max_beam_width: expected a number from 1 to 4096, got '0'"),
     (["--server_role", "CONTEXT"], "see docs/disaggregated.md"),
 ])
