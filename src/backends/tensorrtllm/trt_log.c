@@ -4,7 +4,7 @@
 #include "base/env.h"
 
 #include <pthread.h>
-#include <string.h>
+#include <strings.h>
 
 static const char *const names[] = {[TRT_ERROR] = "ERROR", [TRT_WARNING] = "WARNING", [TRT_INFO] = "INFO", [TRT_DEBUG] = "DEBUG"};
 enum { N_NAMES = sizeof names / sizeof *names, NOT_GIVEN = -1 };
@@ -15,14 +15,16 @@ static void read_wanted(void)
     const char *v = nrd_env("TLLM_LOG_LEVEL", NULL);
 
     for (int i = 0; v && i < N_NAMES; i++) {
-        wanted = !strcmp(v, names[i]) ? i : wanted;
+        wanted = !strcasecmp(v, names[i]) ? i : wanted;
     }
-    if (v && !strcmp(v, "TRACE")) {
+    if (v && (!strcasecmp(v, "TRACE") || !strcasecmp(v, "VERBOSE"))) {
         wanted = TRT_DEBUG; /* nothing here is below it */
+    } else if (v && !strcasecmp(v, "INTERNAL_ERROR")) {
+        wanted = TRT_ERROR; /* nor above that */
     }
     if (v && wanted == NOT_GIVEN) {
-        NRD_LOG_WARN("[TensorRT-LLM][WARNING] TLLM_LOG_LEVEL '%.40s' is none of TRACE, DEBUG, INFO, WARNING, ERROR: "
-                     "not looked at", v);
+        NRD_LOG_WARN("[TensorRT-LLM][WARNING] TLLM_LOG_LEVEL '%.40s' is none of TRACE, VERBOSE, DEBUG, INFO, WARNING, ERROR, "
+                     "INTERNAL_ERROR: not looked at", v);
     }
 }
 
