@@ -2,6 +2,7 @@
 """Options that run.py, summarize.py and mmlu.py share, with the names of the published programs, and what the module
 `nereid` gets of them. scripts/ is on the path of modules."""
 import argparse
+import ast
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import nereid_programs
 NO_EFFECT = {"vocab_file": 1, "tokenizer_type": 1, "log_level": 1, "use_py_session": 0, "debug_mode": 0, "no_prompt_template": 0,
              "multi_block_mode": "?", "enable_context_fmha_fp32_acc": "?", "cuda_graph_mode": "?", "gpu_weights_percent": 1,
              "lora_ckpt_source": 1, "enable_chunked_context": 0, "kv_cache_enable_block_reuse": 0}
-REFUSED = ("prompt_table_path", "prompt_tasks", "num_prepend_vtokens", "draft_target_model_config")
+REFUSED = ("prompt_table_path", "prompt_tasks", "num_prepend_vtokens")
 MEDUSA, LOOKAHEAD, REDRAFTER, EAGLE = 5, 6, 7, 8  # numbers of decoding_mode
 
 
@@ -78,6 +79,8 @@ class Options(argparse.ArgumentParser):
         self.option("eagle_posterior_threshold", type=float, help="typical acceptance of drawn answers")
         self.option("lookahead_config", help="[7, 7, 7]: window, n-gram, verification set")
         self.option("prompt_lookup_config", help="[10, 2, [0]]: drafted tokens, tokens that are compared, GPUs (not read)")
+        self.option("draft_target_model_config", help="[4, [0], [0], False]: drafted tokens; GPUs and logits are not read")
+        self.option("draft_engine_dir", help="the draft model of draft_target_model_config")
         self.no_effect(NO_EFFECT)
         self.refused(REFUSED)
 
@@ -110,11 +113,11 @@ def hf_engine(args, folder):
 def numbers(name, text, n):
     """The first n whole numbers of a list."""
     try:
-        found = json.loads(text)
-    except ValueError:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
         found = None
     if not isinstance(found, list) or len(found) < n or not all(isinstance(x, int) for x in found[:n]):
-        raise ValueError(f"--{name} must be a list that begins with {n} whole numbers, got '{text}'")
+        raise ValueError(f"--{name} must be a list that begins with {n} whole number{'s' * (n > 1)}, got '{text}'")
     return found[:n]
 
 
@@ -131,6 +134,11 @@ def drafts(args):
         window, ngram, verify = numbers("lookahead_config", args.lookahead_config, 3)
         return {"decoding_mode": LOOKAHEAD, "lookahead_window_size": window, "lookahead_ngram_size": ngram,
                 "lookahead_verification_set_size": verify}
+    if args.draft_target_model_config is not None:
+        if args.draft_engine_dir is None:
+            raise ValueError("--draft_target_model_config needs --draft_engine_dir")
+        n, = numbers("draft_target_model_config", args.draft_target_model_config, 1)
+        return {"speculative_config": json.dumps({"method": "draft_model", "model": args.draft_engine_dir, "num_speculative_tokens": n})}
     if args.prompt_lookup_config is not None:
         n, most = numbers("prompt_lookup_config", args.prompt_lookup_config, 2)
         return {"speculative_config": json.dumps({"method": "ngram", "num_speculative_tokens": n, "prompt_lookup_min": 1,

@@ -21,6 +21,7 @@ def run(models, tmp_path_factory):
     def run_py(*words, status=0, n=6):
         return python(RUN, "--engine_dir", engine, "--tokenizer_dir", models["gpt2"], "--max_output_len", n, *words,
                       status=status)
+    run_py.engine = engine
     return run_py
 
 
@@ -62,6 +63,14 @@ def test_beams_and_repeats_as_they_are_asked_for(run, tmp_path):
     assert ids("--num_beams", 2, "--beam_search_diversity_rate", 50) != ids("--num_beams", 2)
     assert ids("--num_beams", 2, "--early_stopping", 0)
     assert "no_repeat_ngram_size" in run("--no_repeat_ngram_size", -1, status=1).stderr
+
+
+def test_a_draft_model_changes_no_answer(run):
+    words = ["--draft_target_model_config=[4,[0],[0],False]", "--kv_cache_enable_block_reuse"]
+    assert run(*words, "--draft_engine_dir", run.engine, n=24).stdout == run(n=24).stdout
+    assert "needs --draft_engine_dir" in run(*words, status=1).stderr
+    assert "'/nowhere'" in run(*words, "--draft_engine_dir", "/nowhere", status=1).stderr
+    assert "begins with 1 whole number," in run("--draft_target_model_config", "x", "--draft_engine_dir", run.engine, status=1).stderr
 
 
 def test_files_hold_the_ids_and_probabilities(run, tmp_path):
