@@ -205,6 +205,27 @@ def test_values_of_a_wrong_type(nereid, llm):
         llm.generate("x", nereid.SamplingParams(max_tokens=1 << 40))
 
 
+@pytest.mark.parametrize("prompts, what", [
+    (b"abc", "bytes"), ([b"abc"], "bytes"), (bytearray(b"a"), "bytearray"), (5, "int"), (None, "NoneType"), ([None], "NoneType"), ([1.5], "float"),
+    ([[1, 2.5]], "float"), ([["1"]], "str"), ({"prompt_token_ids": b"abc"}, "bytes")])
+def test_what_is_no_prompt_is_refused(llm, prompts, what):
+    with pytest.raises(TypeError, match=f"expected .*token ids, got {what}"):
+        llm.generate(prompts)
+
+
+def test_token_ids_of_numpy_are_ids(nereid, llm):
+    numpy = pytest.importorskip("numpy")
+    p = nereid.SamplingParams(max_tokens=3, **GREEDY)
+    ids = numpy.array([5, 6, 7], dtype=numpy.int64)
+    assert llm.generate(ids, p).outputs == llm.generate([5, 6, 7], p).outputs == llm.generate([ids], p)[0].outputs
+
+
+def test_what_is_no_conversation_is_refused(llm):
+    for wrong in ("hi", ["hi"], [["hi"]]):
+        with pytest.raises(TypeError, match="expected messages"):
+            llm.chat(wrong)
+
+
 def test_a_model_that_is_not_there(nereid, tmp_path):
     with pytest.raises(nereid.NotFoundError, match="does not exist"):
         nereid.LLM(tmp_path / "nothing")

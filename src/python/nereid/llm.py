@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import random
 import weakref
@@ -186,7 +187,27 @@ class _Job:
 
 def _is_one(prompts: Any) -> bool:
     """A text, or the ids of one prompt, as opposed to several prompts."""
-    return isinstance(prompts, (str, dict)) or (len(prompts) > 0 and hasattr(prompts[0], "__index__"))
+    if isinstance(prompts, _BYTES) or not hasattr(prompts, "__len__"):
+        raise _no_prompt(prompts)
+    return isinstance(prompts, (str, dict)) or (
+        len(prompts) > 0 and hasattr(prompts[0], "__index__") and not hasattr(prompts[0], "__len__"))  # as NumPy's arrays have both
+
+
+_BYTES = (bytes, bytearray, memoryview)  # whose elements are numbers, but no token ids
+
+
+def _no_prompt(got: Any) -> TypeError:
+    return TypeError(f"expected a text or a list of token ids, got {type(got).__name__}")
+
+
+def _ids_of(prompt: Any) -> List[int]:
+    if isinstance(prompt, _BYTES):
+        raise _no_prompt(prompt)
+    try:
+        return [operator.index(x) for x in prompt]
+    except TypeError:
+        bad = next((x for x in prompt if not hasattr(x, "__index__")), prompt) if hasattr(prompt, "__iter__") else prompt
+        raise (_no_prompt(prompt) if bad is prompt else TypeError(f"expected token ids, got {type(bad).__name__}")) from None
 
 
 class LLM:
@@ -255,6 +276,8 @@ class LLM:
         pictures or videos have them under their type: {"type": "image", "image": "a.png"}, as multi_modal_data takes them,
         or as OpenAI's API has them."""
         one = bool(messages) and isinstance(messages[0], dict)
+        if isinstance(messages, str) or not all(isinstance(m, dict) for c in ([messages] if one else messages) for m in c):
+            raise TypeError('expected messages like [{"role": "user", "content": "…"}], or several such lists')
         texts, prompts = [], []
         for conversation in [messages] if one else messages:
             plain, images, videos = _media.of_messages(conversation)
@@ -309,7 +332,7 @@ class LLM:
         for i, (prompt, p) in enumerate(zip(prompts, params)):
             images, videos, prompt = self._media_of(prompt)
             text = prompt if isinstance(prompt, str) else None
-            ids = self._tokens().encode(prompt) if text is not None else [int(x) for x in prompt]
+            ids = self._tokens().encode(prompt) if text is not None else _ids_of(prompt)
             if not ids and self._info["bos_id"] >= 0:
                 ids = [self._info["bos_id"]]
             if (p.stop or p.bad_words) and self.tokenizer is None:
