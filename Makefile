@@ -146,7 +146,7 @@ all: engine $(if $(HAVE_SERVER),server,no-server) $(if $(PYTHON_INCLUDE),python)
 # The CUDA plug-in takes minutes for all architectures: built where a GPU is, or with CUDA=1.
 WANT_CUDA := $(if $(NVCC),$(if $(FEATURES),$(filter cuda,$(FEATURES)),$(wildcard /dev/nvidiactl)$(CUDA)))
 $(eval $(check_features))
-engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build $(B)/bin/trtllm-serve tensorrt_llm/examples tensorrt_llm/triton_backend/tools $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(HAVE_IMAGE),$(B)/lib/nereid_image.so) $(if $(HAVE_SOUND),$(B)/lib/nereid_sound.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
+engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build $(B)/bin/trtllm-serve tensorrt_llm/examples tensorrt_llm/triton_backend/tools examples/models $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(HAVE_IMAGE),$(B)/lib/nereid_image.so) $(if $(HAVE_SOUND),$(B)/lib/nereid_sound.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
 
 no_server := The server needs libevent, zlib, protobuf-c and protoc-c: 'make deps' installs them.
 .PHONY: no-server
@@ -249,6 +249,8 @@ tensorrt_llm/examples:
 tensorrt_llm/triton_backend/tools:
 	@mkdir -p $(@D)
 	$(Q)for f in all_models ci inflight_batcher_llm scripts tools; do ln -sfn ../../$$f $(@D)/$$f; done
+examples/models: scripts/guide_links
+	$(Q)scripts/guide_links . >/dev/null && touch $@
 # The verbs `build` and `serve` under the names that the guides call.
 $(B)/bin/trtllm-build $(B)/bin/trtllm-serve: $(B)/bin/nereid
 	$(Q)ln -sfn nereid $@

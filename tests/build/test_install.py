@@ -77,8 +77,9 @@ def test_the_programs_of_the_guides_work_from_there(installed, tmp_path):
     maps = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, '{share}/scripts'); import nereid_programs; "
                            "print(nereid_programs.find('tritonserver'))"], check=True, text=True, capture_output=True)
     assert maps.stdout.strip() == str(installed / "bin/tritonserver")
-    subprocess.run([sys.executable, share / "tensorrt_llm/examples/gpt/convert_checkpoint.py", "--model_dir", model,
-                    "--output_dir", tmp_path / "c"], check=True, stdout=subprocess.DEVNULL)
+    for folder in ("gpt", "models/core/gpt"):
+        subprocess.run([sys.executable, share / "tensorrt_llm/examples" / folder / "convert_checkpoint.py", "--model_dir", model,
+                        "--output_dir", tmp_path / "c"], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([installed / "bin/trtllm-build", "--checkpoint_dir", tmp_path / "c", "--output_dir", tmp_path / "e"],
                    check=True, stdout=subprocess.DEVNULL)
     assert (tmp_path / "e/rank0.engine").exists()

@@ -45,6 +45,19 @@ def test_readme_of_v0_9_to_v0_16(guide, models):
         check(guide.generate(QUESTION, model), model)
 
 
+def test_folders_of_the_examples_in_later_releases(guide, models):
+    said, _ = guide.type(f"""
+        cd tensorrt_llm/examples/models/core/gpt
+        python3 convert_checkpoint.py --model_dir {models['gpt2']} --output_dir $OUT/ckpt
+        trtllm-build --checkpoint_dir $OUT/ckpt --output_dir $OUT/engine
+        python3 ../../../run.py --engine_dir $OUT/engine --tokenizer_dir {models['gpt2']} --max_output_len 8
+        cd ../../contrib/chatglm-6b
+        python3 convert_checkpoint.py --model_dir {models['llama']} --output_dir $OUT/other
+        python3 ../../../dbrx/convert_checkpoint.py --model_dir {models['llama']} --output_dir $OUT/third
+    """, OUT=str(guide.folder))
+    assert said.count("Total time of converting checkpoints: 00:00:") == 3 and 'Output [Text 0 Beam 0]: "' in said
+
+
 def test_llama_guide_of_v0_9(guide, models):
     """docs/llama.md: one rank, blank-separated options, words that stop, and twenty requests at once."""
     guide.type(f"""
