@@ -86,7 +86,6 @@ def test_a_server_goes_on_and_says_what_it_could_not_write(disk, model, tmp_path
         for _ in range(40):
             assert s.generate(ask)[0] == 200
         assert wait_until(lambda: "cannot write the log file" in s.log_text())
-        assert s.log_text().count("its lines are dropped until there is room") < 10  # once each time; a short line may find room between
         body = (b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x\r\nContent-Disposition: form-data; '
                 b'name="file"; filename="f.jsonl"\r\n\r\n' + b"y" * 100000 + b"\r\n--x--\r\n")
         form = urllib.request.Request(s.url("/v1/files"), body, {"Content-Type": "multipart/form-data; boundary=x"})
@@ -99,6 +98,6 @@ def test_a_server_goes_on_and_says_what_it_could_not_write(disk, model, tmp_path
     finally:
         s.stop()
     assert not re.search(r".[IWE]\d{4} \d\d:\d\d:\d\d", log.read_text())  # a line that was cut short is ended
-    assert s.log_text().count("cannot write the log file") == 1
+    assert s.log_text().count("cannot write the log file") < 10  # once each time; a short line may find room between
     traces = json.loads(trace.read_text())
     assert 1 < len({t["id"] for t in traces}) < 42 * 4
