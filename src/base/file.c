@@ -264,6 +264,12 @@ bool nrd_path_is_dir(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool nrd_path_is_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 bool nrd_path_stays_inside(const char *path)
 {
     if (path[0] == '\0' || path[0] == '/') {

@@ -56,6 +56,7 @@ bool nrd_path_exists(const char *path);
 /* Why nothing could be found at a path: it does not exist, or a folder on the way may not be read. */
 nrd_error *nrd_path_missing(const char *path) NRD_MUST_USE;
 bool nrd_path_is_dir(const char *path);
+bool nrd_path_is_same(const char *a, const char *b); /* both are there, and are one file or folder, whatever they are called */
 /* A relative path that does not climb: not empty, no leading slash, no part "..". Links that lie in
  * the folder are its owner's affair. */
 bool nrd_path_stays_inside(const char *path);

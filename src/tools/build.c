@@ -373,9 +373,11 @@ static nrd_error *build(const options *o)
     NRD_TRY_GOTO(check_spec_mode(o), err, done);
     if (dummy) {
         const char *config = o->model_config ? o->model_config : o->checkpoint_dir;
+        NRD_TRY_GOTO(nrd_tool_check_output(o->model_config ? "model_config" : "checkpoint_dir", config, o->output_dir), err, done);
         NRD_TRY_GOTO(nrd_source_open_dummy(&src, config, (uint64_t)(uint32_t)o->seed), err, done);
     } else {
         NRD_TRY_GOTO(nrd_hub_resolve(o->checkpoint_dir, &path), err, done);
+        NRD_TRY_GOTO(nrd_tool_check_output("checkpoint_dir", path, o->output_dir), err, done);
         NRD_TRY_GOTO(nrd_source_open(&src, path), err, done);
     }
     NRD_TRY_GOTO(check_mtp(o, src), err, done);

@@ -177,7 +177,8 @@ static nrd_error *convert(const options *o)
     NRD_TRY(nrd_tool_parse_quant(word, &plan.quantize));
     char *path = NULL;
     NRD_TRY(nrd_hub_resolve(o->model_dir, &path));
-    err = nrd_source_open(&src, path);
+    err = nrd_tool_check_output("model_dir", path, o->output_dir);
+    err = err ? err : nrd_source_open(&src, path);
     free(path);
     NRD_TRY(err);
     NRD_TRY_GOTO(check_mtp(o, src), err, done);

@@ -80,14 +80,8 @@ static bool is_copy(const job *j)
 static nrd_error *check_source(const job *j, const char *path)
 {
     const nrd_model_spec *m = nrd_source_spec(j->src);
-    char *from = realpath(path, NULL), *to = realpath(j->o->output_dir, NULL);
-    const bool same = from && to && !strcmp(from, to);
 
-    free(from);
-    free(to);
-    if (same) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "--output_dir is --model_dir; give another folder");
-    }
+    NRD_TRY(nrd_tool_check_output("model_dir", path, j->o->output_dir));
     if (nrd_source_get_kind(j->src) != NRD_SOURCE_HF) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--model_dir is a %s; a Hugging Face folder is needed (nereid convert "
                           "--quantize rounds others)", nrd_source_kind_name(j->src));

@@ -163,6 +163,21 @@ def test_a_build_through_a_checkpoint_is_the_same(options, tmp_path):
     assert "checksums are right" in nereid("inspect", tmp_path / "direct", "--verify")
 
 
+@pytest.mark.parametrize("words", [
+    ["convert", "--model_dir", "M", "--output_dir", "M/."], ["build", "--checkpoint_dir", "M", "--output_dir", "M"],
+    ["build", "--checkpoint_dir", "C", "-o", "link"], ["build", "--model_config", "C/config.json", "-o", "C"],
+    ["quantize", "--model_dir", "M", "--output_dir", "M", "--qformat", "int8_sq"]])
+def test_what_is_read_is_not_overwritten(tmp_path, words):
+    make = [sys.executable, ROOT / "tests/tinymodel/make_model.py", "--arch", "llama", "--out", tmp_path / "M"]
+    subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([NEREID, "convert", "--model_dir", "M", "--output_dir", "C"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    (tmp_path / "link").symlink_to("C")
+    before = {p: p.read_bytes() for p in tmp_path.glob("?/*")}
+    done = subprocess.run([NEREID, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "--output_dir is where --" in done.stderr, done.stderr
+    assert {p: p.read_bytes() for p in tmp_path.glob("?/*")} == before
+
+
 def test_options_of_trtllm_build_are_used_refused_or_named(tmp_path):
     assert make(tmp_path / "m", "llama", dtype="float32").returncode == 0
     done = subprocess.run(

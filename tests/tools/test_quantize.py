@@ -557,7 +557,7 @@ def test_wrong_models_are_refused_by_name(home, tmp_path):
     make_model.write_folder("falcon_h1", str(tmp_path / "falcon"))
     assert "'falcon_h1' multiplies the results" in quantize(tmp_path / "falcon", tmp_path / "f", "int8_wo", status=1)
     said = run("quantize", "--model_dir", home / "llama3", "--output_dir", home / "llama3", "--qformat", "int8_wo", status=1)
-    assert "--output_dir is --model_dir" in said
+    assert "--output_dir is where --model_dir lies" in said
     said = quantize(home / "llama3", home / "qwen2", "int8_wo", status=1)
     assert "holds a model that was not made here" in said and (home / "qwen2/model.safetensors").exists()
     quantize(home / "llama3", tmp_path / "once", "int8_wo")
