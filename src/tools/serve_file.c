@@ -12,6 +12,33 @@
 
 enum { MAX_BYTES = 1 << 20 };
 
+/* "a \" b", 'a '' b', or a text up to its comment: as it is meant. Owned by the caller; NULL: a quote is not closed. */
+static char *value_of(const char *s, size_t n)
+{
+    nrd_str out = {0};
+    const char quote = n > 0 && (*s == '"' || *s == '\'') ? *s : '\0';
+    bool is_closed = !quote;
+
+    for (size_t i = quote ? 1 : 0; i < n && !(quote && is_closed); i++) {
+        const bool doubled = quote && i + 1 < n && (quote == '"' ? s[i] == '\\' : s[i] == '\'' && s[i + 1] == '\'');
+        if (!quote && s[i] == '#' && (i == 0 || s[i - 1] == ' ' || s[i - 1] == '\t')) {
+            break;
+        }
+        if (quote && !doubled && s[i] == quote) {
+            is_closed = true;
+            continue;
+        }
+        i += doubled;
+        nrd_str_putc(&out, s[i]);
+    }
+    while (!quote && out.len > 0 && strchr(" \t", out.data[out.len - 1])) {
+        out.data[--out.len] = '\0';
+    }
+    char *text = is_closed ? nrd_xstrdup(nrd_str_cstr(&out)) : NULL;
+    nrd_str_fini(&out);
+    return text;
+}
+
 typedef struct reader {
     nrd_serve_words *out;
     char *name; /* of the newest option; owned */
@@ -55,7 +82,7 @@ static nrd_error *read_line(reader *r, const char *s)
         rest++;
     }
     rest += strspn(rest, " ");
-    return add(r, is_item, nrd_serve_yaml_value(rest));
+    return add(r, is_item, value_of(rest, strlen(rest)));
 }
 
 nrd_error *nrd_serve_read_text(nrd_serve_words *out, char *text)

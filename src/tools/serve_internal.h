@@ -57,11 +57,9 @@ typedef struct nrd_serve_options {
 /* serve_options.c: the command line. -1: go on, else the exit status. Also reads the server's options as the server will. */
 int nrd_serve_read_options(nrd_serve_options *o, nrd_options *server, int argc, char **argv);
 
-/* serve_yaml.c: "a \" b", 'a '' b', or a text up to its comment: as it is meant. Owned by the caller; NULL: a quote is not closed. */
-char *nrd_serve_yaml_value(const char *s);
 /* serve_file.c: appends the options of a file's text, --NAME=VALUE. INVALID_ARG names the line. Writes into text. */
 nrd_error *nrd_serve_read_text(nrd_serve_words *out, char *text) NRD_MUST_USE;
-/* serve_llm_api.c: the same of a file of trtllm-serve. */
+/* serve_llm_api.c: the same of a file of trtllm-serve; UNSUPPORTED without libyaml. */
 nrd_error *nrd_serve_read_llm_api(nrd_serve_words *out, char *text) NRD_MUST_USE;
 /* Appends argv, with the words of the file that --config names before its own, of --extra_llm_api_options behind. */
 nrd_error *nrd_serve_with_file(nrd_serve_words *out, int argc, char **argv) NRD_MUST_USE;

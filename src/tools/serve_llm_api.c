@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The file of `trtllm-serve --extra_llm_api_options FILE`: arguments of TensorRT-LLM's LLM API. Of YAML it has what serve_file.c
- * reads, and mappings by indentation. What has another name here becomes that option, what tunes the original's kernels is named
- * as without effect, and what would change answers or memory unseen is refused.
+ * The file of `trtllm-serve --extra_llm_api_options FILE`: arguments of TensorRT-LLM's LLM API, in YAML. What has another name here
+ * becomes that option, what tunes the original's kernels is named as without effect, and what would change answers or memory unseen
+ * is refused.
  *
  * Source: the reference of TorchLlmArgs and KvCacheConfig of TensorRT-LLM 1.0. */
 #include "tools/serve_internal.h"
 
+#include "base/json.h"
+#include "formats/yaml.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct row {
@@ -96,101 +98,81 @@ static const row cache[] = {
     {"use_uvm", NULL, NULL},
 };
 
-static const row *find(const row *rows, size_t n_rows, const char *s, size_t n)
+static const row *find(const row *rows, size_t n, const char *name)
 {
-    for (size_t i = 0; i < n_rows; i++) {
-        if (strlen(rows[i].name) == n && !memcmp(rows[i].name, s, n)) {
+    for (size_t i = 0; i < n; i++) {
+        if (!strcmp(rows[i].name, name)) {
             return &rows[i];
         }
     }
     return NULL;
 }
 
-typedef enum { WHOLE, CACHE, SKIPPED } where; /* which mapping deeper lines belong to */
-
-typedef struct api_reader {
-    nrd_serve_words *out;
-    where in;
-    size_t cache_indent; /* of kv_cache_config's lines; 0: none was read */
-} api_reader;
-
-static bool is_left_open(const char *value)
+static bool is_left_open(const nrd_json *value)
 {
-    return !*value || !strcmp(value, "null") || !strcmp(value, "~") || !strcmp(value, "auto");
+    return nrd_json_is(value, NRD_JSON_NULL) || !strcmp(nrd_json_str(value, ""), "auto");
 }
 
-static nrd_error *take(api_reader *r, const row *at, const char *value)
+static nrd_error *take_value(nrd_serve_words *out, const row *at, const nrd_json *value)
 {
-    const bool is_cache = at->name == cache_name;
+    nrd_str word = {0};
 
     if (at->refused) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "'%s' is not supported: use %s", at->name, at->refused);
     }
-    if (is_cache && *value) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' has its values on lines of their own", at->name);
-    }
-    if (!at->word && !is_cache) {
+    if (!at->word) {
         fprintf(stderr, "nereid serve: --extra_llm_api_options: '%s' has no effect\n", at->name);
         return NULL;
     }
-    if (is_cache || is_left_open(value)) {
+    if (is_left_open(value)) {
         return NULL;
     }
-    if (strpbrk(value, "[]{},")) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s': expected one value, got '%.80s'", at->name, value);
+    const char *text = nrd_json_str(value, NULL);
+    if (nrd_json_is(value, NRD_JSON_OBJECT) || nrd_json_is(value, NRD_JSON_ARRAY) || (text && strcspn(text, ",\r\n") < value->n)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%s': expected one value on one line", at->name);
     }
-    nrd_str word = {0};
-    nrd_str_printf(&word, "%s%s", at->word, value);
+    nrd_str_puts(&word, at->word);
+    if (text) {
+        nrd_str_puts(&word, text);
+    } else {
+        nrd_json_put(&word, value, 0);
+    }
     NRD_TRY(nrd_str_error(&word));
-    return nrd_serve_add_word(r->out, nrd_str_steal(&word));
+    return nrd_serve_add_word(out, nrd_str_steal(&word));
 }
 
-static nrd_error *read_api_line(api_reader *r, const char *s)
+static nrd_error *take_all(nrd_serve_words *out, const row *rows, size_t n, const nrd_json *values)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
-    const size_t indent = strspn(s, " ");
-    const char *name = s + indent;
-    const size_t n = strspn(name, letters);
-
-    if ((indent > 0 || *name == '-') && r->in == SKIPPED) {
-        return NULL;
+    for (size_t i = 0; i < nrd_json_len(values); i++) {
+        const nrd_json *value = nrd_json_at(values, i);
+        const row *at = find(rows, n, value->key);
+        if (!at) {
+            return nrd_errorf(NRD_ERR_INVALID_ARG, "'%.80s' is not known", value->key);
+        }
+        if (at->name == cache_name && nrd_json_is(value, NRD_JSON_OBJECT)) {
+            NRD_TRY(nrd_error_wrap(take_all(out, cache, sizeof cache / sizeof *cache, value), "%s", cache_name));
+        } else if (at->name != cache_name || !is_left_open(value)) {
+            NRD_TRY(at->name == cache_name ? nrd_errorf(NRD_ERR_INVALID_ARG, "'%s': expected names and values", cache_name)
+                                           : take_value(out, at, value));
+        }
     }
-    if (n == 0 || name[n] != ':' || (name[n + 1] != ' ' && name[n + 1] != '\0') || (indent > 0 && r->in != CACHE)) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "expected 'name: value', got '%.80s'", s);
-    }
-    if (indent > 0 && r->cache_indent > 0 && indent != r->cache_indent) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "expected an indentation of %zu, got %zu", r->cache_indent, indent);
-    }
-    const row *at = indent > 0 ? find(cache, sizeof cache / sizeof *cache, name, n) : find(whole, sizeof whole / sizeof *whole, name, n);
-    if (!at) {
-        return nrd_errorf(NRD_ERR_INVALID_ARG, "'%.*s' is not known", (int)n, name);
-    }
-    if (indent == 0) {
-        r->in = at->name == cache_name ? CACHE : at->word ? WHOLE : SKIPPED;
-    }
-    r->cache_indent = indent;
-    char *value = nrd_serve_yaml_value(name + n + 1 + strspn(name + n + 1, " "));
-    nrd_error *err = value ? take(r, at, value) : nrd_errorf(NRD_ERR_INVALID_ARG, "a quote is not closed");
-    free(value);
-    return err;
+    return NULL;
 }
 
 nrd_error *nrd_serve_read_llm_api(nrd_serve_words *out, char *text)
 {
-    api_reader r = {.out = out, .in = WHOLE};
-    size_t line = 0;
-    nrd_error *err = NULL;
+    nrd_json_doc *doc = NULL;
+    nrd_str json = {0};
+    nrd_error *err = nrd_yaml_to_json(&json, text, strlen(text));
 
-    for (char *s = text; !err && s; line++) {
-        char *s_line = strsep(&s, "\n");
-        size_t n = strlen(s_line);
-        while (n > 0 && strchr(" \t\r", s_line[n - 1])) {
-            s_line[--n] = '\0';
-        }
-        const char *first = s_line + strspn(s_line, " \t");
-        if (*first && *first != '#' && strcmp(s_line, "---") != 0) {
-            err = nrd_error_wrap(read_api_line(&r, s_line), "line %zu", line + 1);
-        }
+    err = err ? err : nrd_json_parse(&doc, json.data, json.len, NULL);
+    if (!err) {
+        const nrd_json *root = nrd_json_root(doc);
+        err = nrd_json_is(root, NRD_JSON_OBJECT) ? take_all(out, whole, sizeof whole / sizeof *whole, root)
+              : nrd_json_is(root, NRD_JSON_NULL) ? NULL
+                                                 : nrd_errorf(NRD_ERR_INVALID_ARG, "expected names and values");
     }
+    nrd_json_doc_free(doc);
+    nrd_str_fini(&json);
     return err;
 }

@@ -2,7 +2,6 @@
  * The files of nereid serve --config and --extra_llm_api_options. Every word that is read is an option, and holds no end of a line. */
 #include "tools/serve_file.c"
 #include "tools/serve_llm_api.c"
-#include "tools/serve_yaml.c"
 
 #include <stdint.h>
 
