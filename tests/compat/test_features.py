@@ -168,7 +168,7 @@ OUTPUTS = {**{n: gives(True, n) for n in ASK}, "output_ids": elsewhere(WHOLE), "
 SET = "test_features.py::test_parameters_that_change_nothing_say_so"
 BLS_PICTURES = "../guides/test_multimodal.py::test_pixels_that_the_client_scaled"
 REFUSED = "test_features.py::test_parameters_that_are_refused"
-NO_EFFECT = {"max_num_sequences": "4", "enable_trt_overlap": "true", "max_kv_cache_length": "64", "worker_path": "/x",
+NO_EFFECT = {"enable_trt_overlap": "true", "worker_path": "/x",
              "kv_cache_onboard_blocks": "false",
              "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "false", "participant_ids": "0",
              "cross_kv_cache_fraction": "0.5", "speculative_decoding_fast_logits": "true", "num_nodes": "2",
@@ -187,6 +187,8 @@ LLM_PARAMETERS = {
     "gpt_model_type": elsewhere("../e2e/test_modes.py::test_a_wrong_parameter_ends_the_start_with_its_reason"),
     "gpt_model_path": elsewhere(WHOLE), "max_tokens_in_paged_kv_cache": elsewhere(MODES), "batch_scheduler_policy": elsewhere(MODES),
     "kv_cache_free_gpu_mem_fraction": elsewhere(OPEN), "exclude_input_in_output": elsewhere("test_features.py::test_input[tensorrt_llm-exclude_input_in_output]"),
+    "max_num_sequences": elsewhere("test_features.py::test_so_many_sequences_are_in_a_step"),
+    "max_kv_cache_length": elsewhere("test_features.py::test_the_window_s_older_name"),
     "max_attention_window_size": elsewhere("test_features.py::test_an_attention_window_changes_long_answers"),
     "sink_token_length": elsewhere("test_features.py::test_an_attention_window_changes_long_answers"),
     "enable_kv_cache_reuse": elsewhere("test_repositories.py::test_reuse_is_on_by_default_in_the_newest_release"),
@@ -844,6 +846,28 @@ def test_an_attention_window_changes_long_answers(engine, tmp_path):
         finally:
             s.close()
     assert len(set(answers)) == 4
+
+
+def test_the_window_s_older_name(engine, tmp_path):
+    answers = {}
+    for tag, values in (("v0.6.1", {}), ("v0.6.1", {"max_kv_cache_length": "6"}), ("v0.7.2", {"max_attention_window_size": "6"})):
+        folder = tmp_path / str(len(answers))
+        folder.mkdir()
+        s = Prepared(tag, with_values(engine, folder, tag, values), folder)
+        try:
+            answers[len(answers)] = s.open().ask((s.inputs(n_new=24), "1"))[0][1].as_numpy("output_ids").tolist()
+        finally:
+            s.close()
+    assert answers[0] != answers[1] == answers[2]
+
+
+def test_so_many_sequences_are_in_a_step(engine, tmp_path):
+    s = Prepared("v0.7.2", with_values(engine, tmp_path, "v0.7.2", {"max_num_sequences": "2"}), tmp_path)
+    try:
+        assert all(name for name, _ in s.open().ask(*((s.inputs(), str(i)) for i in range(8))))
+        assert 'nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="max",version="1"} 2\n' in s.metrics_text()
+    finally:
+        s.close()
 
 
 def test_log_probabilities_of_the_whole_distribution(engine, tmp_path, servers):

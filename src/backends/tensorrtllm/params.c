@@ -76,6 +76,7 @@ static TRITONSERVER_Error *read_numbers(nrd_llm_model *m)
         CONFIG_ROW(cuda_graph_cache_size, 0),
         CONFIG_ROW(iter_stats_max_iterations, 0),
         CONFIG_ROW(n_threads, 0),
+        ROW("max_num_sequences", exec_config.max_batch_size, 0), /* up to v0.7 */
         ROW("cancellation_check_period_ms", cancellation_check_period_ms, 1),
         ROW("stats_check_period_ms", stats_check_period_ms, 1),
     };
@@ -300,7 +301,9 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     c->speculative_config = nrd_tb_config_param(&m->config, "speculative_config");
     c->lora_prefetch_dir = nrd_tb_config_param(&m->config, "lora_prefetch_dir");
     c->scheduler_record = nrd_tb_config_param(&m->config, "scheduler_record");
-    m->windows = param_int_list(m, "max_attention_window_size", &c->n_max_attention_window);
+    const bool has_window = nrd_tb_config_param(&m->config, "max_attention_window_size") != NULL;
+    m->windows = param_int_list(m, has_window ? "max_attention_window_size" : "max_kv_cache_length" /* of v0.6 */,
+                                &c->n_max_attention_window);
     c->max_attention_window = m->windows;
     c->enable_kv_cache_reuse = param_bool(m, "enable_kv_cache_reuse", m->rules.has_reuse_by_default);
     c->normalize_log_probs = param_bool(m, "normalize_log_probs", true);

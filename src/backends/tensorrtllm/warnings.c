@@ -114,8 +114,6 @@ void nrd_llm_warn_of_no_effect(const nrd_llm_model *m)
         {"enable_context_fmha_fp32_acc", "sums are always kept in FP32", NULL},
         {"multi_block_mode", "the kernels decide it by themselves", NULL},
         {"enable_trt_overlap", "steps are prepared the same way with and without it", NULL},
-        {"max_num_sequences", "the engine's batch size is the limit", NULL},
-        {"max_kv_cache_length", "max_attention_window_size sets it", NULL},
     };
 
     warn_of_no_effect(m, "participant_ids", nrd_exec_is_launched() ? NULL : "the server starts the ranks itself");
