@@ -155,7 +155,9 @@ static void replace_parts(nrd_quant *q, size_t *n)
                                             .dims = {w->rows, w->cols, 1, 1}, .packed = w,
                                             .data_bytes = row_bytes * (size_t)w->rows, .type_name = w->format};
     }
-    qsort(q->table, left, sizeof *q->table, by_name);
+    if (left > 0) { /* a file may have no tensors */
+        qsort(q->table, left, sizeof *q->table, by_name);
+    }
     *n = left;
 }
 
