@@ -4,7 +4,6 @@ for its tokens. model.yaml beside this file says which model."""
 import concurrent.futures
 import json
 import os
-import subprocess
 import threading
 import time
 
@@ -35,22 +34,6 @@ def one(request, name, default=None):
         raise ValueError(f"{name}: expected one value, got shape {list(array.shape)}")
     value = array.item()
     return value.decode() if isinstance(value, bytes) else value
-
-
-def local(name, nereid):
-    """The path of a model: one that is there, else that of the hub's cache, into which it is fetched first."""
-    if os.path.exists(name):
-        return name
-    here = os.path.dirname(os.path.abspath(nereid.__file__))
-    for program in (os.path.join(here, "../../bin/nereid"), os.path.join(here, "runtime/bin/nereid"), "nereid"):
-        try:
-            done = subprocess.run([program, "pull", "--quiet", name], capture_output=True, text=True, check=False)
-        except OSError:
-            continue
-        if done.returncode != 0:
-            raise ValueError(f"model.yaml: model: {done.stderr.strip()}")
-        return done.stdout.strip()
-    raise ValueError(f"model.yaml: model: there is no '{name}', and no program `nereid` that could fetch it")
 
 
 class Asked:
@@ -130,7 +113,7 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args):
-        import nereid  # not where only the configuration is asked for
+        import nereid.programs  # not where only the configuration is asked for
         self.nereid = nereid
         options, triton, unused = settings()
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(json.loads(args["model_config"]))
@@ -144,7 +127,11 @@ class TritonPythonModel:
         for name in unused:
             pb_utils.Logger.log_warn(f"model.yaml: {name} has no effect")
         self.check_s = float(triton["cancellation_check_period_ms"]) / 1000
-        self.llm = nereid.LLM(local(options.pop("model"), nereid), **options)
+        try:
+            path = nereid.programs.fetch(options.pop("model"))
+        except ValueError as e:
+            raise ValueError(f"model.yaml: model: {e}") from None
+        self.llm = nereid.LLM(path, **options)
         # Twice as many as run at a time, so that the engine has a queue to choose from.
         self.pool = concurrent.futures.ThreadPoolExecutor(min(MAX_THREADS, 2 * self.llm.info["max_batch_size"]))
         self.lock = threading.Lock()
