@@ -42,6 +42,24 @@ static const struct {
 
 enum { MAX_TEMPLATE = 16 << 20 };
 
+/* The Python form of tensorrt_llm is a file of the published repository, which a copy of these templates lacks. */
+static void choose_backend(nrd_template_values *v, const char *file)
+{
+    const char *backend = nrd_template_get(v, "triton_backend");
+    if (!backend || strcmp(backend, "python") != 0) {
+        return;
+    }
+    char *folder = nrd_path_dir(file);
+    char *model = nrd_path_join(folder, "1/model.py");
+    if (!nrd_path_exists(model)) {
+        fprintf(stderr, "nereid fill_template: triton_backend:python needs the file '%s', which is not there: tensorrtllm stands "
+                "in its place\n", model);
+        nrd_template_set(v, "triton_backend", "tensorrtllm");
+    }
+    free(model);
+    free(folder);
+}
+
 int nrd_tool_fill_template(int argc, char **argv)
 {
     nrd_template_values values = {0};
@@ -68,6 +86,9 @@ int nrd_tool_fill_template(int argc, char **argv)
         err = nrd_file_read(&text, &n, file, MAX_TEMPLATE);
     }
     if (!err) {
+        if (strstr(text, "${triton_backend}")) {
+            choose_backend(&values, file);
+        }
         nrd_template_fill(&values, text, n, &out);
         if (o.in_place) {
             err = nrd_file_write(file, nrd_str_cstr(&out), out.len);

@@ -48,6 +48,19 @@ def test_fill_template_writes_what_the_published_one_writes(words, filled, tmp_p
     assert file.read_text() == filled + "\n"
 
 
+def test_fill_template_knows_whether_there_is_a_python_model(tmp_path):
+    file = tmp_path / "config.pbtxt"
+    file.write_text("${triton_backend}")
+    done = python(FILL, file, "triton_backend:python")
+    assert done.stdout == "tensorrtllm\n" and f"{tmp_path}/1/model.py" in done.stderr
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1/model.py").write_text("")
+    done = python(FILL, file, "triton_backend:python")
+    assert (done.stdout, done.stderr) == ("python\n", "")
+    file.write_text("${a}")
+    assert python(FILL, file, "triton_backend:python,a:1").stderr == ""
+
+
 def test_fill_template_takes_participant_ids(tmp_path):
     file = tmp_path / "config.pbtxt"
     file.write_text("${participant_ids} ${a}")
