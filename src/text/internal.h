@@ -410,7 +410,7 @@ nrd_error *nrd_tok_load_spm(nrd_tokenizer *t, const void *data, size_t n, nrd_to
 /* A folder of source.spm with vocab.json (Marian), or of sentencepiece.bpe.model with vocab.json (M2M100) or without (mBART,
  * XLM-RoBERTa). `spm`: that file's name. */
 nrd_error *nrd_tok_load_pieces(nrd_tokenizer *t, const char *dir, const char *spm) NRD_MUST_USE;
-/* dir/name; *out stays NULL where there is no such file. */
+/* dir/name, whose root must be an object; *out stays NULL where there is no such file. */
 nrd_error *nrd_tok_read_json(const char *dir, const char *name, nrd_json_doc **out) NRD_MUST_USE;
 /* Tokens that tokenizer_config.json, added_tokens.json and special_tokens_map.json number, or name and the vocabulary has. */
 nrd_error *nrd_tok_load_added_tokens(nrd_tokenizer *t, const char *dir, const nrd_json *config) NRD_MUST_USE;

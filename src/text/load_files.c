@@ -318,6 +318,9 @@ nrd_error *nrd_tok_load_gpt2(nrd_tokenizer *t, const nrd_json *words, const char
     static const char end[] = "<|endoftext|>";
     const nrd_json text = {.type = NRD_JSON_STRING, .str = end, .n = sizeof end - 1};
 
+    if (!nrd_json_is(words, NRD_JSON_OBJECT)) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "the vocabulary must be an object, got %s", nrd_json_type_name(words));
+    }
     NRD_TRY(add_words_and_merges(t, words, merges, n));
     NRD_TRY(add_pipeline(t, NULL));
     NRD_TRY(add_special(t, -1, &text, NULL, true));

@@ -6,7 +6,15 @@ nrd_error *nrd_tok_read_json(const char *dir, const char *name, nrd_json_doc **o
 {
     const nrd_json_limits limits = {.max_bytes = TOK_MAX_FILE_BYTES, .max_depth = 32};
 
-    return nrd_json_parse_in(out, dir, name, &limits);
+    NRD_TRY(nrd_json_parse_in(out, dir, name, &limits));
+    const nrd_json *root = nrd_json_root(*out);
+    if (*out && !nrd_json_is(root, NRD_JSON_OBJECT)) {
+        nrd_error *err = nrd_errorf(NRD_ERR_INVALID_ARG, "%s/%s: expected an object, got %s", dir, name, nrd_json_type_name(root));
+        nrd_json_doc_free(*out);
+        *out = NULL;
+        return err;
+    }
+    return NULL;
 }
 
 const nrd_json *nrd_tok_text_of(const nrd_json *node)
