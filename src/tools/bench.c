@@ -12,6 +12,7 @@
 #include "tools/bench_profile.h"
 #include "tools/bench_steps.h"
 #include "tools/load/arrivals.h"
+#include "tools/load/prompts.h"
 #include "tools/model_path.h"
 #include "tools/plot.h"
 #include "tools/tools.h"
@@ -40,7 +41,7 @@ static const char usage[] =
     "model that hears for the text of as much random sound as it takes.\n";
 
 typedef struct {
-    const char *json, *seed, *trace, *plot;
+    const char *json, *seed, *trace, *plot, *dataset;
     int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
     int32_t max_sequences, max_context, common_len;
     int32_t profile_every, mixed_context_tokens, runs;
@@ -49,6 +50,8 @@ typedef struct {
     uint64_t lora_id; /* 0: no adapter */
     double rate;      /* requests a second; 0: as soon as others have ended */
     nrd_bench_inputs inputs;
+    nrd_prompts prompts; /* of a data set; none: made up */
+    int32_t most_out;    /* of a row; 0: as it says */
 } options;
 
 typedef struct {
@@ -83,6 +86,23 @@ static int32_t length_of(uint64_t *state, int32_t mean, int32_t stdev, int32_t l
     return k > limit ? limit : k;
 }
 
+/* Lengths and ids of a made-up prompt. The caller frees the ids. */
+static int32_t *make_ids(const nrd_exec_info *info, const options *o, uint64_t *state, sample *s, int32_t n_before)
+{
+    const int32_t room = info->max_seq_len - s->n_out < info->max_input_len
+                             ? info->max_seq_len - s->n_out
+                             : info->max_input_len;
+    s->n_in = length_of(state, o->input_mean, o->input_stdev, room);
+    s->n_in = s->n_in + n_before < room ? s->n_in + n_before : room;
+    int32_t *ids = nrd_xcalloc((size_t)s->n_in, sizeof *ids);
+    for (int32_t i = 0; i < s->n_in; i++) {
+        *state = nrd_hash_u64(*state, 2);
+        uint64_t random = i < o->common_len ? nrd_hash_u64((uint64_t)i, 3) : *state;
+        ids[i] = (int32_t)(random % (uint64_t)info->vocab);
+    }
+    return ids;
+}
+
 static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options *o,
                            uint64_t *state, uint64_t index, sample *s)
 {
@@ -96,19 +116,17 @@ static nrd_error *send_one(nrd_exec *x, const nrd_exec_info *info, const options
         s->n_out = s->n_out > 1 ? s->n_out : 1;
         n_before = all - s->n_out; /* what it has generated is in its context */
     }
-    const int32_t room = info->max_seq_len - s->n_out < info->max_input_len
-                             ? info->max_seq_len - s->n_out
-                             : info->max_input_len;
-    s->n_in = length_of(state, o->input_mean, o->input_stdev, room);
-    s->n_in = s->n_in + n_before < room ? s->n_in + n_before : room;
-    int32_t *ids = nrd_xcalloc((size_t)s->n_in, sizeof *ids);
-    for (int32_t i = 0; i < s->n_in; i++) {
-        *state = nrd_hash_u64(*state, 2);
-        uint64_t random = i < o->common_len ? nrd_hash_u64((uint64_t)i, 3) : *state;
-        ids[i] = (int32_t)(random % (uint64_t)info->vocab);
+    int32_t *ids = NULL;
+    const nrd_prompt *p = o->prompts.n > 0 ? &o->prompts.v[index % o->prompts.n] : NULL;
+    if (p) {
+        const int32_t left = info->max_seq_len - p->n_in, most = o->most_out > 0 && o->most_out < left ? o->most_out : left;
+        s->n_in = p->n_in;
+        s->n_out = o->inputs.makes_vectors ? 0 : p->max_tokens < most ? p->max_tokens : most;
+    } else {
+        ids = make_ids(info, o, state, s, n_before);
     }
     nrd_exec_request_init(&r);
-    r.input_ids = ids;
+    r.input_ids = p ? p->ids : ids;
     r.n_input_ids = s->n_in;
     r.max_new_tokens = s->n_out;
     r.streaming = o->streaming || o->steady;
@@ -237,6 +255,7 @@ static nrd_error *warm_up(nrd_exec *x, const options *o)
     outcome out;
     options small = *o;
     small.output_mean = small.output_mean < 4 ? small.output_mean : 4;
+    small.most_out = 4;
     small.steady = false;
     small.rate = 0;
     nrd_error *err = o->warmup > 0 ? drive(x, &small, o->warmup, 1, &out) : NULL;
@@ -510,6 +529,34 @@ done:
     return err;
 }
 
+/* Rows that are too long for the model are left out; the lengths become the means of the others. */
+static nrd_error *read_dataset(options *o, const char *tokenizer, const nrd_exec_info *info)
+{
+    nrd_tokenizer *t = NULL;
+    double n_in = 0, n_out = 0;
+
+    nrd_error_free(nrd_tokenizer_open(&t, tokenizer)); /* token ids need none */
+    const nrd_prompts_config c = {.tokenizer = t, .wants_ids = true, .out = {NRD_LENGTH_FIXED, o->output_mean, 0},
+                                  .max_in = info->max_input_len < info->max_seq_len ? info->max_input_len : info->max_seq_len - 1};
+    nrd_error *err = nrd_prompts_read(&o->prompts, o->dataset, &c);
+    nrd_tokenizer_close(t);
+    for (size_t i = 0; i < o->prompts.n && !err; i++) {
+        const nrd_prompt *p = &o->prompts.v[i];
+        for (int32_t k = 0; k < p->n_in && !err; k++) {
+            err = p->ids[k] < info->vocab ? NULL : nrd_errorf(NRD_ERR_INVALID_ARG, "'%s' has the token id %d, the model %d tokens", o->dataset,
+                                                              p->ids[k], info->vocab);
+        }
+        n_in += p->n_in;
+        n_out += p->max_tokens;
+    }
+    if (!err) {
+        o->input_mean = (int32_t)lround(n_in / (double)o->prompts.n);
+        o->output_mean = (int32_t)lround(n_out / (double)o->prompts.n);
+        o->num_requests = o->num_requests != -1 ? o->num_requests : o->prompts.n < INT32_MAX ? (int32_t)o->prompts.n : INT32_MAX;
+    }
+    return err;
+}
+
 /* What does not fit is cut, and said: figures of other lengths than those that were asked for would mislead.
  * has_own: the verb chooses them, as sound does. */
 static void fit_lengths(options *o, const nrd_exec_info *info, bool has_own)
@@ -528,6 +575,17 @@ static void fit_lengths(options *o, const nrd_exec_info *info, bool has_own)
         fprintf(stderr, "nereid bench: input %d and output %d do not fit: the model takes %d tokens (input %d); input %d and output %d are measured\n",
                 in, n_out, info->max_seq_len, info->max_input_len, o->input_mean, o->output_mean);
     }
+}
+
+static void put_begin(nrd_str *j, const options *o, const nrd_exec_info *info, double load_s)
+{
+    nrd_str_puts(j, "{\n  \"device\": ");
+    nrd_json_put_cstr(j, info->device);
+    nrd_str_puts(j, ",\n  \"version\": ");
+    nrd_json_put_cstr(j, nrd_version());
+    json_member(j, "load_s", load_s);
+    json_member(j, "input_mean", o->input_mean);
+    json_member(j, "output_mean", o->output_mean);
 }
 
 static nrd_error *bench(const char *verb, const char *path, options *o)
@@ -578,17 +636,14 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "--streaming, --steady, --plot: this model makes a vector of a text, no tokens");
         goto done;
     }
-    fit_lengths(o, &info, steps);
+    if (o->dataset) {
+        NRD_TRY_GOTO(read_dataset(o, m.tokenizer, &info), err, done);
+    }
+    fit_lengths(o, &info, steps || o->dataset);
     nrd_str_printf(&heading, "%s, %s, input %d, output %d", info.architecture, info.device,
                    o->input_mean, o->output_mean);
     puts(nrd_str_cstr(&heading));
-    nrd_str_puts(&j, "{\n  \"device\": ");
-    nrd_json_put_cstr(&j, info.device);
-    nrd_str_puts(&j, ",\n  \"version\": ");
-    nrd_json_put_cstr(&j, nrd_version());
-    json_member(&j, "load_s", load_s);
-    json_member(&j, "input_mean", o->input_mean);
-    json_member(&j, "output_mean", o->output_mean);
+    put_begin(&j, o, &info, load_s);
     NRD_TRY_GOTO(warm_up(x, o), err, done);
     if (c.profile_every > 0) {
         nrd_profile_row row;
@@ -624,6 +679,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
 done:
     free(out.samples);
     nrd_bench_inputs_free(&o->inputs);
+    nrd_prompts_fini(&o->prompts);
     nrd_str_fini(&j);
     nrd_str_fini(&heading);
     nrd_str_fini(&text);
@@ -647,7 +703,8 @@ static nrd_error *hw(const options *o)
 
 #define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
 static const nrd_opt rows[] = {
-    OPT(INT, "num_requests", NULL, num_requests, "N", "32; latency: 10", "requests"),
+    OPT(INT, "num_requests", NULL, num_requests, "N", "32; latency: 10; --dataset: its rows", "requests"),
+    OPT(STR, "dataset", NULL, dataset, "FILE", NULL, "throughput, latency: prompts and output lengths from a file of JSON, one a line: prompt or input_ids, output_tokens"),
     OPT(INT, "input_mean", "--input_len", input_mean, "N", "128", "prompt tokens"),
     OPT(INT, "output_mean", "--output_len", output_mean, "N", "128", "new tokens"),
     OPT(INT, "common_len", NULL, common_len, "N", "0",
@@ -686,7 +743,7 @@ static bool counts_are_possible(const options *o)
     const struct {
         const char *name;
         int32_t value, least;
-    } counts[] = {{"num_requests", o->num_requests, 1}, {"concurrency", o->concurrency, 1}, {"input_len", o->input_mean, 1},
+    } counts[] = {{"num_requests", o->dataset && o->num_requests == -1 ? 1 : o->num_requests, 1}, {"concurrency", o->concurrency, 1}, {"input_len", o->input_mean, 1},
                    {"output_len", o->output_mean, 1},    {"max_sequences", o->max_sequences, 1}, {"runs", o->runs, 1},
                    {"input_stdev", o->input_stdev, 0},   {"output_stdev", o->output_stdev, 0}};
 
@@ -727,7 +784,11 @@ int nrd_tool_bench(int argc, char **argv)
         return 2;
     }
     o.concurrency = latency ? 1 : o.concurrency != -1 ? o.concurrency : 8;
-    o.num_requests = o.num_requests != -1 ? o.num_requests : latency ? 10 : 32;
+    if (o.dataset && (o.steady || (!latency && strcmp(verb, "throughput") != 0))) {
+        fputs("nereid bench: --dataset is of `throughput` and `latency`, without --steady\n", stderr);
+        return 2;
+    }
+    o.num_requests = o.num_requests != -1 || o.dataset ? o.num_requests : latency ? 10 : 32;
     if (!counts_are_possible(&o)) {
         return 2;
     }

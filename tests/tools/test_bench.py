@@ -45,6 +45,29 @@ def test_lengths_that_do_not_fit_are_told_and_those_that_were_measured_are_repor
     assert report["total_tokens_per_s"] * report["seconds"] == pytest.approx(longest)
 
 
+def test_a_data_set(model, tmp_path):
+    rows = [{"task_id": 0, "input_ids": [5, 6, 7, 8], "output_tokens": 3}, {"task_id": 1, "prompt": "hello", "output_tokens": 5},
+            {"input_ids": [9] * 10000, "output_tokens": 3}, {"input_ids": [1, 2], "output_tokens": 9}]
+    (tmp_path / "set.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    report, text = bench(tmp_path, "throughput", model, "--dataset", tmp_path / "set.jsonl", "--concurrency", 2)
+    assert report["num_requests"] == 3  # one is longer than the model takes
+    assert report["output_tokens_per_s"] * report["seconds"] == pytest.approx(3 + 5 + 9)
+    n_in = report["total_tokens_per_s"] * report["seconds"] - 17 - 6
+    assert 1 <= round(n_in) <= 5 and report["output_mean"] == 6  # "hello" is of bytes and what they were joined to
+    report, _ = bench(tmp_path, "latency", model, "--dataset", tmp_path / "set.jsonl", "--num_requests", 4)
+    assert report["output_tokens_per_s"] * report["seconds"] == pytest.approx(3 + 5 + 9 + 3)  # from the first again
+
+
+@pytest.mark.parametrize("words, row, why", [
+    (["throughput"], {"input_ids": [100000]}, "has the token id 100000, the model"), (["throughput"], {"input_ids": [-1]}, "no text in"),
+    (["throughput"], {"input_ids": [1] * 9999}, "no prompt (of at most 511 tokens)"), ([], {"input_ids": [1]}, "--dataset is of `throughput` and `latency`"),
+    (["steps"], {"input_ids": [1]}, "--dataset is of"), (["throughput", "--steady"], {"input_ids": [1]}, "--dataset is of")])
+def test_what_a_data_set_may_not_have(model, tmp_path, words, row, why):
+    (tmp_path / "set.jsonl").write_text(json.dumps(row) + "\n")
+    done = subprocess.run([NEREID, "bench", *words[:1], model, *words[1:], "--dataset", tmp_path / "set.jsonl"], capture_output=True, text=True)
+    assert done.returncode in (1, 2) and why in done.stderr, done.stderr
+
+
 def test_table_and_profile(model, tmp_path):
     report, text = bench(tmp_path, model, "--max_sequences", 4, "--input_len", 16, "--output_len", 32,
                          "--profile", "--profile_every", 4)

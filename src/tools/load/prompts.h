@@ -53,7 +53,7 @@ typedef struct nrd_prompts_config {
 
 nrd_error *nrd_prompts_make(nrd_prompts *p, const nrd_prompts_config *c) NRD_MUST_USE;
 /* A JSON list or lines of JSON. An entry is text alone, or an object with "prompt", "text_input", "text",
- * "input" (with "instruction" behind it), "messages" or "conversations"; maybe "max_tokens" or
+ * "input" (with "instruction" behind it), "messages" or "conversations", or, where ids are wanted, "input_ids"; maybe "max_tokens" or
  * "output_length"; maybe "output": the expected answer, whose length is then asked for. Up to 1 GiB. */
 nrd_error *nrd_prompts_read(nrd_prompts *p, const char *path,
                             const nrd_prompts_config *c) NRD_MUST_USE;

@@ -73,6 +73,21 @@ static int32_t tokens_asked(const nrd_json *row)
     return n > 0 && n <= MAX_TOKENS ? (int32_t)n : 0;
 }
 
+/* The ids of a row that has them instead of text; false: it has none. */
+static bool ids_of(const nrd_json *row, nrd_ids *ids)
+{
+    const nrd_json *list = nrd_json_get(row, "input_ids");
+
+    for (size_t i = 0; nrd_json_is(list, NRD_JSON_ARRAY) && i < list->n; i++) {
+        const int64_t id = nrd_json_int(&list->child[i], -1);
+        if (id < 0 || id > INT32_MAX) {
+            return false;
+        }
+        nrd_ids_push(ids, (int32_t)id);
+    }
+    return ids->n > 0;
+}
+
 static nrd_error *add_row(nrd_prompts *p, const nrd_prompts_config *c, nrd_random *r,
                           const nrd_json *row)
 {
@@ -83,6 +98,9 @@ static nrd_error *add_row(nrd_prompts *p, const nrd_prompts_config *c, nrd_rando
 
     if (nrd_json_is(row, NRD_JSON_STRING) && row->n > 0) {
         nrd_str_append(&prompt, row->str, row->n);
+    } else if (c->wants_ids && ids_of(row, &ids)) {
+        out.ids = ids.ids;
+        out.n_in = (int32_t)ids.n;
     } else if (!from_object(row, &prompt, &answer)) {
         if (nrd_json_get(row, "conversations")) {
             goto done; /* published sets have some that nobody began */
@@ -92,12 +110,16 @@ static nrd_error *add_row(nrd_prompts *p, const nrd_prompts_config *c, nrd_rando
                          "\"messages\" or \"conversations\"");
         goto done;
     }
-    if (c->wants_ids) { /* the caller has seen to a tokenizer */
+    if (c->wants_ids && !out.ids) {
+        if (!c->tokenizer) {
+            err = nrd_errorf(NRD_ERR_INVALID_ARG, "there is no tokenizer for its text");
+            goto done;
+        }
         NRD_TRY_GOTO(nrd_tokenizer_encode(c->tokenizer, prompt.data, prompt.len, 0, &ids), err,
                      done);
         out.ids = ids.ids;
         out.n_in = (int32_t)ids.n;
-    } else {
+    } else if (!out.ids) {
         out.text = prompt.data;
         out.n_text = prompt.len;
         out.n_in = nrd_prompt_tokens(c->tokenizer, prompt.data, prompt.len);
