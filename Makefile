@@ -146,7 +146,7 @@ all: engine $(if $(HAVE_SERVER),server,no-server) $(if $(PYTHON_INCLUDE),python)
 # The CUDA plug-in takes minutes for all architectures: built where a GPU is, or with CUDA=1.
 WANT_CUDA := $(if $(NVCC),$(if $(FEATURES),$(filter cuda,$(FEATURES)),$(wildcard /dev/nvidiactl)$(CUDA)))
 $(eval $(check_features))
-engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build $(B)/bin/trtllm-serve tensorrt_llm/examples tensorrt_llm/triton_backend/tools examples/models $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(HAVE_IMAGE),$(B)/lib/nereid_image.so) $(if $(HAVE_SOUND),$(B)/lib/nereid_sound.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
+engine: $(B)/lib/libnereid.so $(B)/bin/nereid $(B)/bin/trtllm-build $(B)/bin/trtllm-serve $(B)/bin/trtllm-bench tensorrt_llm/examples tensorrt_llm/triton_backend/tools examples/models $(if $(HAVE_HUB),$(B)/lib/nereid_hub.so) $(if $(HAVE_IMAGE),$(B)/lib/nereid_image.so) $(if $(HAVE_SOUND),$(B)/lib/nereid_sound.so) $(if $(WANT_CUDA),$(B)/lib/nereid_cuda.so) ## The engine and its tools: needs only a C compiler (CUDA plug-in where nvcc and a GPU are)
 
 no_server := The server needs libevent, zlib, protobuf-c and protoc-c: 'make deps' installs them.
 .PHONY: no-server
@@ -252,7 +252,7 @@ tensorrt_llm/triton_backend/tools:
 examples/models: scripts/guide_links
 	$(Q)scripts/guide_links . >/dev/null && touch $@
 # The verbs `build` and `serve` under the names that the guides call.
-$(B)/bin/trtllm-build $(B)/bin/trtllm-serve: $(B)/bin/nereid
+$(B)/bin/trtllm-build $(B)/bin/trtllm-serve $(B)/bin/trtllm-bench: $(B)/bin/nereid
 	$(Q)ln -sfn nereid $@
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)
 	$(link)

@@ -57,7 +57,8 @@ def contents(build, number, runtime):
     files[f"{info}/entry_points.txt"] = (b"[console_scripts]\nnereid = nereid.programs:nereid\n"
                                          b"tritonserver = nereid.programs:tritonserver\n"
                                          b"trtllm-build = nereid.programs:trtllm_build\n"
-                                         b"trtllm-serve = nereid.programs:trtllm_serve\n", False)
+                                         b"trtllm-serve = nereid.programs:trtllm_serve\n"
+                                         b"trtllm-bench = nereid.programs:trtllm_bench\n", False)
     for name in ("LICENSE", "NOTICE"):
         files[f"{info}/{name}"] = (ROOT / name, False)
     return files, f"{info}/RECORD"

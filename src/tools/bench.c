@@ -41,7 +41,7 @@ static const char usage[] =
     "model that hears for the text of as much random sound as it takes.\n";
 
 typedef struct {
-    const char *json, *seed, *trace, *plot, *dataset;
+    const char *json, *seed, *trace, *plot, *dataset, *tokenizer;
     int32_t num_requests, input_mean, output_mean, input_stdev, output_stdev, concurrency, warmup;
     int32_t max_sequences, max_context, common_len;
     int32_t profile_every, mixed_context_tokens, runs;
@@ -553,6 +553,7 @@ static nrd_error *read_dataset(options *o, const char *tokenizer, const nrd_exec
         o->input_mean = (int32_t)lround(n_in / (double)o->prompts.n);
         o->output_mean = (int32_t)lround(n_out / (double)o->prompts.n);
         o->num_requests = o->num_requests != -1 ? o->num_requests : o->prompts.n < INT32_MAX ? (int32_t)o->prompts.n : INT32_MAX;
+        o->concurrency = o->concurrency < o->num_requests ? o->concurrency : o->num_requests;
     }
     return err;
 }
@@ -637,7 +638,7 @@ static nrd_error *bench(const char *verb, const char *path, options *o)
         goto done;
     }
     if (o->dataset) {
-        NRD_TRY_GOTO(read_dataset(o, m.tokenizer, &info), err, done);
+        NRD_TRY_GOTO(read_dataset(o, o->tokenizer ? o->tokenizer : m.tokenizer, &info), err, done);
     }
     fit_lengths(o, &info, steps || o->dataset);
     nrd_str_printf(&heading, "%s, %s, input %d, output %d", info.architecture, info.device,
@@ -705,6 +706,7 @@ static nrd_error *hw(const options *o)
 static const nrd_opt rows[] = {
     OPT(INT, "num_requests", NULL, num_requests, "N", "32; latency: 10; --dataset: its rows", "requests"),
     OPT(STR, "dataset", NULL, dataset, "FILE", NULL, "throughput, latency: prompts and output lengths from a file of JSON, one a line: prompt or input_ids, output_tokens"),
+    OPT(STR, "tokenizer", "--tokenizer_dir", tokenizer, "PATH", "PATH's", "of the texts of --dataset"),
     OPT(INT, "input_mean", "--input_len", input_mean, "N", "128", "prompt tokens"),
     OPT(INT, "output_mean", "--output_len", output_mean, "N", "128", "new tokens"),
     OPT(INT, "common_len", NULL, common_len, "N", "0",

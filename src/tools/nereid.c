@@ -179,6 +179,7 @@ static int (*find_program(const char *argv0))(int argc, char **argv)
     return !name                            ? NULL
            : !strcmp(name, "trtllm-build") ? nrd_tool_trtllm_build
            : !strcmp(name, "trtllm-serve") ? nrd_tool_trtllm_serve
+           : !strcmp(name, "trtllm-bench") ? nrd_tool_trtllm_bench
                                            : NULL;
 }
 

@@ -27,6 +27,7 @@ int nrd_tool_build_multimodal_engine(int argc, char **argv);
 /* The same under the name that the guides call: it says how long it took. */
 int nrd_tool_trtllm_build(int argc, char **argv);
 int nrd_tool_trtllm_serve(int argc, char **argv);
+int nrd_tool_trtllm_bench(int argc, char **argv);
 int nrd_tool_repo(int argc, char **argv);
 int nrd_tool_deploy(int argc, char **argv);
 int nrd_tool_repro(int argc, char **argv);

@@ -69,7 +69,7 @@ def test_every_file_is_in_one_package(packages):
         own = {f for f in files(tree) if not f.startswith(("DEBIAN/", "usr/share/doc/"))}
         assert own and not own & seen
         seen |= own
-    assert {"usr/bin/nereid", "usr/bin/tritonserver", "usr/bin/trtllm-build", "usr/bin/trtllm-serve", "usr/lib/nereid/include/nereid/executor.h",
+    assert {"usr/bin/nereid", "usr/bin/tritonserver", "usr/bin/trtllm-build", "usr/bin/trtllm-serve", "usr/bin/trtllm-bench", "usr/lib/nereid/include/nereid/executor.h",
             "usr/lib/nereid/share/nereid/tools/fill_template.py", "usr/share/man/man1/nereid-serve.1.gz", "etc/nereid/nereid.conf"} <= seen
     assert any(f.endswith("systemd/system/nereid.service") for f in seen)
 

@@ -275,3 +275,56 @@ def test_trtllm_build_takes_lists_and_options_of_later_releases(guide, models):
 def test_trtllm_build_ends_with_its_errors(guide):
     said, complained = guide.type("trtllm-build --checkpoint_dir nowhere", status=1)
     assert "Total time" not in said and "'nowhere' does not exist" in complained
+
+
+# ---- trtllm-bench ----
+
+
+@pytest.fixture
+def dataset(guide):
+    rows = [{"task_id": 0, "prompt": "Once upon a time", "output_tokens": 7}, {"task_id": 1, "input_ids": [5, 6, 7], "output_tokens": 40}]
+    (guide.folder / "set.txt").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return "set.txt"
+
+
+def test_trtllm_bench_builds_and_measures(guide, models, dataset):
+    model = f"trtllm-bench --model org/llama --model_path {models['llama']} --workspace work"
+    said, _ = guide.type(f"{model} build --dataset {dataset}")
+    assert said.splitlines()[-1] == "ENGINE SAVED: work/org/llama/tp_1_pp_1"
+    built = json.loads((guide.folder / "work/org/llama/tp_1_pp_1/config.json").read_text())["build_config"]
+    assert (built["max_seq_len"], built["max_batch_size"], built["max_num_tokens"]) == (43, 2048, 8192)
+    said, complained = guide.type(f"{model} throughput --engine_dir work/org/llama/tp_1_pp_1 --dataset {dataset} --backend tensorrt "
+                                  "--scheduler_policy max_utilization --streaming --report_json report.json --kv_cache_free_gpu_mem_fraction 0.1")
+    assert "--backend has no effect: there is one engine" in complained
+    report = json.loads((guide.folder / "report.json").read_text())
+    assert report["concurrency"] == 2 and report["output_tokens_per_s"] * report["seconds"] == pytest.approx(47)
+    said, _ = guide.type(f"{model} latency --dataset {dataset} --num_requests 1 --report_json report.json --kv_cache_free_gpu_mem_fraction 0.1")
+    report = json.loads((guide.folder / "report.json").read_text())
+    assert report["concurrency"] == 1 and report["output_tokens_per_s"] * report["seconds"] == pytest.approx(7)
+
+
+def test_trtllm_bench_builds_the_published_recipe(guide, models):
+    guide.type(f"trtllm-bench -m {models['llama']} -w work --no_weights_loading True build -q FP8 --max_seq_len 64 --max_batch_size 4 "
+               "--max_num_tokens 128")
+    [built] = (guide.folder / "work").glob("**/tp_1_pp_1/config.json")
+    config = json.loads(built.read_text())
+    assert config["pretrained_config"]["quantization"]["quant_algo"] == "FP8"
+    assert config["build_config"]["plugin_config"]["use_fp8_context_fmha"] and config["build_config"]["nereid"]["kv_dtype"] == "fp8"
+
+
+@pytest.mark.parametrize("words, why, status", [
+    ("throughput", "throughput: --dataset FILE is missing", 1), ("build", "build: --max_seq_len N is missing", 1),
+    ("build -q W4A16_AWQ --max_seq_len 64", "--quantization W4A16_AWQ needs texts to measure with: nereid quantize", 1),
+    ("latency --dataset set.txt --beam_width 2", "--beam_width 2: beams are not measured", 1),
+    ("throughput --dataset set.txt --eos_id 2", "--eos_id 2: answers are as long as the data set says", 1),
+    ("throughput --dataset set.txt --scheduler_policy static", "--scheduler_policy: expected guaranteed_no_evict or", 1),
+    ("throughput --dataset set.txt --modality image", "--modality is not supported: use nereid bench serve", 2),
+    ("measure", "expected --model NAME and build, throughput or latency", 2), ("", "expected --model NAME and build", 2)])
+def test_trtllm_bench_says_what_it_does_not_do(guide, models, dataset, words, why, status):
+    _, complained = guide.type(f"trtllm-bench --model llama --model_path {models['llama']} {words}", status=status)
+    assert why in complained
+
+
+def test_trtllm_bench_writes_below_its_workspace(guide, models):
+    _, complained = guide.type(f"trtllm-bench --model ../llama --model_path {models['llama']} -w work build --max_seq_len 64", status=1)
+    assert "--model ../llama: a name is needed" in complained and not (guide.folder / "llama").exists()

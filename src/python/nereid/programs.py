@@ -29,6 +29,10 @@ def trtllm_serve() -> None:
     _run("nereid", "trtllm-serve")
 
 
+def trtllm_bench() -> None:
+    _run("nereid", "trtllm-bench")
+
+
 def fetch(model: str) -> str:
     """The path of a model: one that is there, else that of the hub's cache, into which it is fetched first."""
     if os.path.exists(model):
