@@ -2,6 +2,7 @@
 """Every input, output and parameter of features.tsv, tried on the last release that has it: what it changes,
 what it gives, or by which words it is refused. A row without an entry below fails."""
 import json
+import pathlib
 import re
 import shutil
 import subprocess
@@ -459,6 +460,14 @@ def test_a_misspelled_parameter_is_told_with_the_name_it_stands_for(engine, tmp_
             ("kv_cache_free_gpu_memory_fraction", "kv_cache_free_gpu_mem_fraction"), ("max_beam_with", "max_beam_width"))]
     finally:
         s.close()
+
+
+def test_no_parameter_that_is_read_can_be_told_as_misspelled():
+    backend = pathlib.Path(__file__).resolve().parents[2] / "src/backends/tensorrtllm"
+    known = set(re.findall(r'"(\w+)"', (backend / "warnings.c").read_text().split("*const known[] = {")[1].split("};")[0]))
+    read = {name for file in backend.glob("*.c") for name in re.findall(
+        r'(?:(?:config_param\w*|param_\w+)\((?:m|&m->config), "|\bROW\("|CONFIG_ROW\()(\w+)', file.read_text())} - {"key"}
+    assert len(read) > 40 and read <= known, read - known
 
 
 def test_word_lists(servers):

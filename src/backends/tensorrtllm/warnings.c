@@ -133,14 +133,14 @@ static const char *const known[] = {
     "enable_kv_cache_reuse", "enable_trt_overlap", "encoder_model_path", "exclude_input_in_output",
     "executor_worker_path", "gpt_model_path", "gpt_model_type", "gpu_device_ids", "gpu_weights_percent",
     "guided_decoding_backend", "iter_stats_max_iterations", "kv_cache_free_gpu_mem_fraction",
-    "kv_cache_host_memory_bytes", "kv_cache_onboard_blocks", "lookahead_ngram_size",
+    "kv_cache_host_memory_bytes", "kv_cache_onboard_blocks", "kv_transfer_timeout_ms", "lookahead_ngram_size",
     "lookahead_verification_set_size", "lookahead_window_size", "lora_adapters", "lora_cache_gpu_memory_fraction",
     "lora_cache_host_memory_bytes", "lora_cache_max_adapter_size", "lora_cache_optimal_adapter_size",
     "lora_prefetch_dir", "max_attention_window_size", "max_beam_width", "max_kv_cache_length", "max_num_sequences",
-    "max_tokens_in_paged_kv_cache", "medusa_choices", "mixed_context_tokens", "multi_block_mode", "n_threads",
+    "max_tokens_in_buffer", "max_tokens_in_paged_kv_cache", "medusa_choices", "mixed_context_tokens", "multi_block_mode", "n_threads",
     "normalize_log_probs", "num_nodes", "participant_ids", "picture_cache_bytes", "request_stats_max_iterations",
     "scheduler_record", "scheduler_record_bytes", "served_model_name", "sink_token_length", "speculative_config",
-    "speculative_decoding_fast_logits", "stats_check_period_ms", "tokenizer_dir", "two_step_head", "worker_path",
+    "speculative_decoding_fast_logits", "state_cache_bytes", "stats_check_period_ms", "tokenizer_dir", "two_step_head", "worker_path",
     "xgrammar_tokenizer_info_path",
 };
 
