@@ -200,9 +200,13 @@ int nrd_tool_trtllm_serve(int argc, char **argv)
         fprintf(stderr, "trtllm-serve %s: not supported; a model computes its pictures itself (docs/vision.md)\n", word);
         return 2;
     }
-    for (int i = 1; i < argc; i++) { /* a newer name; nereid's --config has another form */
-        static char name[] = "--extra_llm_api_options";
-        argv[i] = strcmp(argv[i], "--config") != 0 ? argv[i] : name;
+    char *made = NULL;
+    for (int i = 1; i < argc && !made; i++) { /* a newer name; nereid's --config has another form */
+        if (!strcmp(argv[i], "--config") || nrd_str_has_prefix(argv[i], "--config=")) {
+            argv[i] = made = nrd_xasprintf("--extra_llm_api_options%s", argv[i] + strlen("--config"));
+        }
     }
-    return nrd_tool_serve(argc - is_serve, argv + is_serve);
+    const int status = nrd_tool_serve(argc - is_serve, argv + is_serve);
+    free(made);
+    return status;
 }

@@ -59,7 +59,7 @@ def trtllm_serve(*words, cache):
                           env=dict(os.environ, NEREID_CACHE=str(cache)))
 
 
-@pytest.mark.parametrize("option", ["--extra_llm_api_options", "--config"])
+@pytest.mark.parametrize("option", ["--extra_llm_api_options ", "--extra-llm-api-options=", "--config ", "--config="])
 def test_the_file_of_trtllm_serve_is_read(tiny_model, cache, tmp_path, option):
     file = tmp_path / "extra.yml"
     file.write_text("""# as in the guides of trtllm-serve
@@ -76,7 +76,7 @@ kv_cache_config: {dtype: "auto", free_gpu_memory_fraction: 0.25,  # of the rest
     max_tokens: 96, enable_block_reuse: false}
 print_iter_log: true
 """)
-    r = trtllm_serve("serve", tiny_model, "--max_batch_size", 7, option, file, "--prepare-only", cache=cache)
+    r = trtllm_serve("serve", tiny_model, "--max_batch_size", 7, *f"{option}{file}".split(), "--prepare-only", cache=cache)
     assert r.returncode == 0, r.stderr
     for name in ("cuda_graph_config", "moe_config", "print_iter_log"):
         assert r.stderr.count(f"--extra_llm_api_options: '{name}' has no effect") == 1
