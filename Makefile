@@ -251,7 +251,7 @@ tensorrt_llm/triton_backend/tools:
 	$(Q)for f in all_models ci inflight_batcher_llm scripts tools; do ln -sfn ../../$$f $(@D)/$$f; done
 examples/models: scripts/guide_links
 	$(Q)scripts/guide_links . >/dev/null && touch $@
-# The verbs `build` and `serve` under the names that the guides call.
+# The verbs `build`, `serve` and `bench` under the names that the guides call.
 $(B)/bin/trtllm-build $(B)/bin/trtllm-serve $(B)/bin/trtllm-bench: $(B)/bin/nereid
 	$(Q)ln -sfn nereid $@
 $(B)/lib/libtritonserver.so: $(OBJ_base) $(OBJ_core) $(OBJ_proto) $(wildcard src/core/libtritonserver.map)

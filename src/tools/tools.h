@@ -74,6 +74,9 @@ extern const nrd_tool_table nrd_batch_table, nrd_build_table, nrd_build_multimod
 
 #define NO_EFFECT(...) NRD_OPT_WITHOUT_EFFECT(__VA_ARGS__)
 #define REFUSED(...) NRD_OPT_REFUSAL(__VA_ARGS__)
+/* Of an option that takes no value: the word behind it may be another. */
+#define NO_EFFECT_ALONE(name_, alias_, help_)                                                      \
+    {.name = name_, .form = NRD_OPT_FLAG, .help = help_, .alias = alias_, .state = NRD_OPT_NO_EFFECT}
 #define NRD_TOOL_TABLE(verb_, usage_, rows_, max_words_)                                           \
     {.verb = verb_, .usage = usage_, .rows = rows_, .n_rows = sizeof(rows_) / sizeof *(rows_),     \
      .max_words = max_words_}

@@ -28,7 +28,6 @@ typedef struct {
 } options;
 
 #define OPT(...) NRD_OPT_ROW(options, __VA_ARGS__)
-#define ALONE(name_, help_) {.name = name_, .form = NRD_OPT_FLAG, .help = help_, .state = NRD_OPT_NO_EFFECT}
 static const nrd_opt rows[] = {
     OPT(STR, "model", "-m", model, "NAME", NULL, "a model of the hub, or a path"),
     OPT(STR, "model_path", NULL, model_path, "DIR", "--model", "where its files are"),
@@ -59,7 +58,7 @@ static const nrd_opt rows[] = {
     NO_EFFECT("max_input_len", NULL, "the data set says it"),
     NO_EFFECT("cluster_size", NULL, "ranks are processes"),
     NO_EFFECT("iteration_log", "--output_json --request_json", "use nereid bench throughput --trace FILE or --plot FILE"),
-    ALONE("enable_chunked_context", "prompts always may come in parts"),
+    NO_EFFECT_ALONE("enable_chunked_context", NULL, "prompts always may come in parts"),
     REFUSED("extra_llm_api_options", NULL, "give what it has as options of nereid bench"),
     REFUSED("modality", NULL, "use nereid bench serve, with pictures in the data set"),
     REFUSED("medusa_choices", "--sampler_options", "use nereid bench latency --speculative_config"),
