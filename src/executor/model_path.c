@@ -22,6 +22,7 @@
 #include "model/engine_file.h"
 #include "model/mmproj.h"
 #include "model/vision.h"
+#include "text/shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -95,6 +96,23 @@ nrd_error *nrd_model_path_check_device(const char *name)
     NRD_TRY(nrd_device_open(&dev, name, NULL));
     dev->ops->close(dev);
     return NULL;
+}
+
+/* Before anything is built. Of files that are no model that is the error, and not what else they lack. */
+static nrd_error *check_tokenizer(const char *path, const nrd_engine_asked *asked)
+{
+    nrd_text *text = NULL;
+    nrd_source *src = NULL;
+    nrd_error *err = asked->needs_tokenizer ? nrd_text_open(&text, asked->tokenizer_dir ? asked->tokenizer_dir : path) : NULL;
+    nrd_error *worse = err ? nrd_source_open(&src, path) : NULL;
+
+    nrd_text_close(text);
+    nrd_source_close(src);
+    if (worse) {
+        nrd_error_free(err);
+        return worse;
+    }
+    return nrd_error_wrap(err, "no tokenizer (name one with --tokenizer_dir)");
 }
 
 static int32_t n_or_1(int32_t n)
@@ -374,6 +392,7 @@ nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_engine_a
     if (find_made(entry, path)) {
         return NULL;
     }
+    NRD_TRY_GOTO(check_tokenizer(path, &asked), err, done);
     NRD_TRY_GOTO(nrd_path_make_dir(&dir, entry), err, done);
     NRD_TRY_GOTO(nrd_mkdirs(dir), err, done);
     nrd_leftovers_sweep(dir);
@@ -408,6 +427,8 @@ nrd_error *nrd_model_path_keep(char **out_engine, const char *path, const char *
 static nrd_error *open_temporary(nrd_model_path *out, wanted *w)
 {
     nrd_str name = {0};
+
+    NRD_TRY(check_tokenizer(w->path, &w->asked));
     nrd_str_printf(&name, "%s/nereid-engine-XXXXXX", nrd_env("TMPDIR", "/tmp"));
     out->engine = nrd_str_steal(&name);
     nrd_str_fini(&name);
@@ -474,6 +495,7 @@ nrd_error *nrd_model_path_open(nrd_model_path *out, const char *path, const char
     NRD_TRY_GOTO(cache_entry(&out->engine, path, w.layouts, asked), err, done);
     if (size < NRD_SMALL_MODEL_BYTES && !nrd_engine_is_folder(out->engine)) {
         free(out->engine);
+        out->engine = NULL;
         err = open_temporary(out, &w);
     } else {
         err = nrd_model_path_make(out->engine, path, asked, build, &w);

@@ -25,6 +25,8 @@ typedef struct nrd_engine_asked {
     int32_t tp_size, pp_size;
     int32_t moe_ep_size; /* of the tp_size ranks, how many share the list of experts */
     const char *mmproj;  /* of a GGUF file: that of its vision tower, "none", or NULL: what lies beside it (model/mmproj.h) */
+    bool needs_tokenizer; /* without one nothing is built, which may take minutes */
+    const char *tokenizer_dir; /* NULL: the model's own */
 } nrd_engine_asked;
 
 typedef struct nrd_model_path {

@@ -32,7 +32,7 @@ static const char usage[] =
 enum { MAX_LINE_BYTES = 64 << 20, MAX_TEXT_BYTES = 1 << 30, MAX_TOP = 1024, COMPARED_WINDOW = 2048 };
 
 typedef struct {
-    const char *file, *tokens, *out, *tokenizer_dir, *compare, *compare_lora, *task, *needle;
+    const char *file, *tokens, *out, *compare, *compare_lora, *task, *needle;
     int32_t top, window, worst, limit, samples;
     int64_t seed;
     bool json;
@@ -373,7 +373,7 @@ static nrd_error *compare(const char *path, options *o)
     nrd_exec_get_info(x, &info);
     window = window > (size_t)info.max_seq_len ? (size_t)info.max_seq_len : window;
     for (int i = 0; i < 2; i++) {
-        NRD_TRY_GOTO(open_texts(&texts[i], o, o->tokenizer_dir ? o->tokenizer_dir : m[i].tokenizer, window, &t[i]), err, done);
+        NRD_TRY_GOTO(open_texts(&texts[i], o, o->exec.tokenizer_dir ? o->exec.tokenizer_dir : m[i].tokenizer, window, &t[i]), err, done);
     }
     if (!same_ids(&texts[0], &texts[1])) {
         err = nrd_errorf(NRD_ERR_INVALID_ARG, "--compare: '%s' cuts the text into other tokens than '%s'", paths[1], paths[0]);
@@ -415,7 +415,7 @@ static nrd_error *run(const char *path, options *o)
     NRD_TRY_GOTO(nrd_exec_options_open(&o->exec, path, &m), err, done);
     NRD_TRY_GOTO(open_exec(o, &m, &x), err, done);
     NRD_TRY_GOTO(nrd_exec_options_adapter(&o->exec, x, &o->lora_id), err, done);
-    const char *tokenizer = o->tokenizer_dir ? o->tokenizer_dir : m.tokenizer;
+    const char *tokenizer = o->exec.tokenizer_dir ? o->exec.tokenizer_dir : m.tokenizer;
     if (o->tokens) {
         err = eval_tokens(x, o);
     } else if (o->task || o->needle) {
@@ -446,7 +446,7 @@ static const nrd_opt rows[] = {
     OPT(STR, "out", "-o", out, "OUT", NULL, "JSON lines with log probabilities"),
     OPT(INT, "top", NULL, top, "K", "0", "also the best K tokens at each position"),
     OPT(INT, "window", "-c", window, "N", "max_seq_len", "tokens of a window of text"),
-    OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none"),
+    OPT(STR, "tokenizer_dir", NULL, exec.tokenizer_dir, "DIR", NULL, "where PATH has none"),
     NRD_EXEC_OPTION_ROWS(options, exec),
 };
 const nrd_tool_table nrd_eval_table = NRD_TOOL_TABLE("eval", usage, rows, 1);
@@ -466,6 +466,7 @@ int nrd_tool_eval(int argc, char **argv)
               "OUT are needed (see --help)\n", stderr);
         return 2;
     }
+    o.exec.needs_tokenizer = !o.tokens;
     if (o.compare_lora && !o.compare) {
         fputs("nereid eval: --compare_lora_dir is for OTHER of --compare\n", stderr);
         return 2;

@@ -29,7 +29,13 @@ nrd_error *nrd_exec_options_open(const nrd_exec_options *o, const char *name, nr
 {
     char *path = NULL;
     NRD_TRY(nrd_hub_resolve(name, &path));
-    nrd_error *err = nrd_model_path_open(out, path, o->device, (nrd_engine_asked){o->tp_size, o->pp_size, o->moe_ep_size, o->mmproj});
+    nrd_error *err = nrd_model_path_open(out, path, o->device, (nrd_engine_asked){
+                                                    .tp_size = o->tp_size,
+                                                    .pp_size = o->pp_size,
+                                                    .moe_ep_size = o->moe_ep_size,
+                                                    .mmproj = o->mmproj,
+                                                    .needs_tokenizer = o->needs_tokenizer,
+                                                    .tokenizer_dir = o->tokenizer_dir});
     free(path);
     return err;
 }

@@ -22,6 +22,8 @@ typedef struct nrd_exec_options {
     const char *device, *isa, *compute_dtype, *kv_dtype, *lora_dir, *speculative, *mmproj, *gpu_weights;
     int32_t threads, max_num_tokens, max_batch_size, device_id, tp_size, pp_size, moe_ep_size;
     double kv_fraction;
+    const char *tokenizer_dir; /* both of nrd_engine_asked; rows of the verbs that have text */
+    bool needs_tokenizer;
     bool no_cuda_graphs, no_overlap, two_step_head;
 } nrd_exec_options;
 

@@ -53,7 +53,7 @@ typedef struct session {
 
 static nrd_error *find_tokenizer(nrd_text **out, const nrd_run_options *o, const nrd_model_path *m)
 {
-    nrd_error *err = nrd_text_open(out, o->tokenizer_dir ? o->tokenizer_dir : m->tokenizer);
+    nrd_error *err = nrd_text_open(out, o->exec.tokenizer_dir ? o->exec.tokenizer_dir : m->tokenizer);
     return nrd_error_wrap(err, "no tokenizer (name one with --tokenizer_dir)");
 }
 

@@ -15,7 +15,7 @@ enum { NRD_RUN_UNSET = INT32_MIN };
 
 /* Strings borrow from the command line. */
 typedef struct nrd_run_options {
-    const char *prompt, *prompt_file, *tokenizer_dir, *seed, *stop, *system, *chat_template;
+    const char *prompt, *prompt_file, *seed, *stop, *system, *chat_template;
     const char *generation_config, *image, *video, *source_lang, *target_lang;
     int32_t n, top_k, beam_width;                         /* NRD_RUN_UNSET: the model's */
     int32_t n_otherwise;                                  /* tokens, where the model has no say */

@@ -51,7 +51,7 @@ static const char chat_usage[] =
         "without a chat template the prompt says where, by the model's mark"),                    \
     OPT(STR, "video", NULL, video, "DIR", NULL, "a folder of pictures, by their names the frames of a video, before the first message"),  \
     OPT(NUM, "video_fps", NULL, video_fps, "N", "2", "frames of --video a second"),                   \
-    OPT(STR, "tokenizer_dir", NULL, tokenizer_dir, "DIR", NULL, "where PATH has none")
+    OPT(STR, "tokenizer_dir", NULL, exec.tokenizer_dir, "DIR", NULL, "where PATH has none")
 
 /* A second prompt would take the place of the first without a word. */
 #define ONCE(name_, alias_, field_, arg_, help_)                                                   \
@@ -137,6 +137,7 @@ int nrd_run_read_options(nrd_run_options *o, const nrd_tool_table *table, int ar
     }
     const bool two = words[1] && (o->prompt || o->prompt_file);
     o->asks = !chat && (words[1] || (!o->prompt && !o->prompt_file && !o->chat && isatty(STDIN_FILENO)));
+    o->exec.needs_tokenizer = true;
     o->n_otherwise = o->asks ? 1024 : o->n_otherwise;
     o->prompt = words[1] ? words[1] : o->prompt;
     const char *wrong = n == 0 ? "PATH is missing (see --help)" : two ? "two prompts: 'question' or --prompt, --prompt-file" : conflict(o);

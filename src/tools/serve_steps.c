@@ -96,6 +96,8 @@ nrd_error *nrd_serve_find_engine(nrd_serve_options *o, char **out)
         *out = nrd_xstrdup(o->path);
         return NULL;
     }
+    o->asked.needs_tokenizer = true;
+    o->asked.tokenizer_dir = o->tokenizer_dir;
     if (o->build.n == 0) {
         return nrd_model_path_keep(out, o->path, NULL, o->asked);
     }

@@ -158,3 +158,24 @@ def test_a_cache_that_the_device_lacks_is_refused_at_the_load(model, tmp_path):
     done = nereid("run", tmp_path / "engine", "--tokenizer_dir", model, "--device", "cpu", "-p", "x")
     assert done.returncode == 1 and "has no KV cache of type fp8; build the engine with another --kv_cache_dtype" in done.stderr, done.stderr
     assert "lost" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["run", "-p", "x"], ["serve"], ["serve", "--build", "--max_batch_size=4"], ["serve", "NAMED"],
+                                   ["eval", "-f", __file__]])
+def test_a_model_without_a_tokenizer_is_refused_before_its_engine_is_built(model, tmp_path, words):
+    """Small engines go into $TMPDIR, where there is no room for one."""
+    folder, cache = tmp_path / "bare", tmp_path / "cache"
+    shutil.copytree(model, folder)
+    for f in folder.glob("*token*"):
+        f.unlink()
+    named = "NAMED" in words
+    verb, rest = words[0], [w for w in words[1:] if w != "NAMED"]
+    done = nereid(verb, f"one={folder}" if named else folder, *rest, NEREID_CACHE=cache, TMPDIR=tmp_path / "none")
+    assert done.returncode == 1
+    assert "no tokenizer (name one with --tokenizer_dir)" in done.stderr and not list(cache.glob("engines/*"))
+
+
+def test_a_folder_without_a_model_is_not_said_to_lack_a_tokenizer(tmp_path):
+    done = nereid("run", tmp_path, "-p", "x", NEREID_CACHE=tmp_path / "cache")
+    assert done.returncode == 1
+    assert "config.json" in done.stderr and "no tokenizer" not in done.stderr

@@ -226,15 +226,16 @@ class LLM:
                  tokenizer: Union[None, str, "os.PathLike[str]"] = None, device: str = "auto",
                  tensor_parallel_size: int = 0, pipeline_parallel_size: int = 0, moe_expert_parallel_size: int = 0,
                  guided_decoding: bool = False, **options: Any) -> None:
+        # One that was named is opened before an engine is built.
+        self.tokenizer: Optional[Tokenizer] = None if tokenizer is None else Tokenizer(os.fspath(tokenizer))
         path = _nereid.ModelPath(os.fspath(model), device, tensor_parallel_size, pipeline_parallel_size,
                                  moe_expert_parallel_size)
-        self.tokenizer: Optional[Tokenizer] = None
         where = path.tokenizer if tokenizer is None else os.fspath(tokenizer)
-        try:
-            self.tokenizer = Tokenizer(where)
-        except _nereid.NotFoundError:
-            if tokenizer is not None:
-                raise
+        if tokenizer is None:
+            try:
+                self.tokenizer = Tokenizer(where)
+            except _nereid.NotFoundError:
+                pass
         config = {"enable_kv_cache_reuse": True, "enable_chunked_context": True, "max_beam_width": 1, "device": device}
         if guided_decoding:
             config.update(guided_decoding_backend="xgrammar", tokenizer_dir=where)
