@@ -239,7 +239,7 @@ $(B)/lib/$(SONAME): $(OBJ_nereid)
 $(B)/lib/libnereid.so: $(B)/lib/$(SONAME)
 	$(Q)ln -sfn $(SONAME) $@
 # What tritonserver takes, `nereid serve` checks before it builds anything.
-$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(OBJ_tls) $(OBJ_hub) $(addprefix $(B)/obj/frontends/,common/network.o options_read.o options_table.o options_values.o passed_sockets.o)
+$(B)/bin/nereid: $(OBJ_nereid) $(OBJ_tools) $(OBJ_tls) $(OBJ_hub) $(addprefix $(B)/obj/frontends/,common/network.o options_read.o options_table.o options_values.o passed_sockets.o ports.o)
 	$(link)
 	$(Q)$(CC) -pie -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(tools_LIBS) $(text_LIBS) $(LIBS_base)
 # The paths of the guides. Not files of the repository: some ways to hand on a tree lose symbolic links.

@@ -16,6 +16,7 @@
 #include "frontends/openai/openai.h"
 #include "frontends/options.h"
 #include "frontends/passed_sockets.h"
+#include "frontends/ports.h"
 #include "frontends/running.h"
 #include "frontends/service_manager.h"
 #include "frontends/ui/ui.h"
@@ -455,6 +456,7 @@ static int serve(const nrd_options *o, int argc, char **argv)
     block_signals(&signals, o->http_use_ssl || o->http_use_ssl_mutual); /* before any thread exists, so that all inherit it */
     NRD_TRY_GOTO(nrd_options_apply_log(o), err, fail);
     NRD_TRY_GOTO(report_crashes(o, argc, argv), err, fail);
+    NRD_TRY_GOTO(nrd_ports_check(o, NULL), err, fail);
     NRD_TRY_GOTO(nrd_watchdog_start(&s.watchdog, responds, &s), err, fail);
     NRD_TRY_GOTO(nrd_tracer_new(&s.tracer, o), err, fail);
     err = nrd_from_triton(nrd_options_build(o, &t));

@@ -11,7 +11,6 @@
  * Several, or NAME=PATH: serve_several.c.
  */
 #include "tools/installation.h"
-#include "tools/ports.h"
 #include "tools/repo.h"
 #include "tools/report.h"
 #include "tools/serve_internal.h"
@@ -22,6 +21,8 @@
 #include "base/made_from.h"
 #include "base/mem.h"
 #include "device/device.h"
+#include "frontends/passed_sockets.h"
+#include "frontends/ports.h"
 #include "hub/pull.h"
 #include "nereid/ranks.h"
 
@@ -166,7 +167,10 @@ int nrd_tool_serve(int argc, char **argv)
     if (status < 0) {
         nrd_ranks_enter_above_0(); /* rank 0 becomes the server */
         nrd_error *err = nrd_tool_check_installation();
-        err = err || o->prepare_only ? err : nrd_ports_check(&server);
+        if (!err && !o->prepare_only) {
+            err = nrd_passed_sockets_take(&server);
+            err = err ? err : nrd_ports_check(&server, "--host");
+        }
         err = err ? err : o->switches ? nrd_serve_several(o, &server) : serve_one(o, &server);
         status = o->prepare_only ? nrd_report_end(err) : nrd_tool_finish("serve", err);
     }

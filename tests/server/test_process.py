@@ -175,10 +175,13 @@ def test_poll_interval_of_zero_is_taken(launch, tmp_path):
     assert "| model_control_mode               | MODE_POLL " in s.log()
 
 
-def test_port_in_use_ends_the_server(launch, server, repository):
-    s = launch(repository, f"--http-port={server.http}")
+@pytest.mark.parametrize("option", ["--http-port", "--grpc-port", "--metrics-port", "--openai-port", "--sagemaker-port"])
+def test_port_in_use_ends_the_server_before_a_model_is_loaded(launch, server, repository, option):
+    address = ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--allow-sagemaker=true"]
+    s = launch(repository, *address, f"{option}={server.http}")
     assert s.wait() != 0
-    assert "already in use" in s.log()
+    assert f"Socket '127.0.0.1:{server.http}' already in use; choose another port with {option}" in s.log().splitlines()[-1]
+    assert "loading" not in s.log()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
