@@ -67,8 +67,8 @@ static char *told; /* the file of this process */
 
 void nrd_running_tell(const char *json)
 {
-    char *dir = own_dir();
-    if (dir && !told) {
+    char *dir = told ? NULL : own_dir(); /* at the start only: without memory the program ends there */
+    if (dir) {
         told = nrd_xasprintf("%s/%ld-%llu.json", dir, (long)getpid(), ticks_of(getpid()));
     }
     if (told) {

@@ -43,6 +43,8 @@
 typedef struct services {
     TRITONSERVER_Server *server;
     nrd_watchdog *watchdog;
+    time_t started; /* all services */
+    bool drains;
     _Atomic(nrd_http_api *) watched; /* http, once it has started */
     nrd_tracer *tracer;
     nrd_front *front;
@@ -187,9 +189,11 @@ static void announce(void *arg)
 {
     const services *s = arg;
     const nrd_options *o = s->front->options;
-    nrd_running_announce(s->server, o, &(nrd_running_ports){.http = o->allow_http ? nrd_http_api_port(s->http) : 0,
+    nrd_running_announce(s->server, o, &(nrd_running_facts){.http = o->allow_http ? nrd_http_api_port(s->http) : 0,
                                                             .grpc = grpc_port(s),
-                                                            .metrics = o->allow_metrics ? nrd_http_server_port(s->metrics) : 0});
+                                                            .metrics = o->allow_metrics ? nrd_http_server_port(s->metrics) : 0,
+                                                            .started = s->started,
+                                                            .drains = s->drains});
 }
 
 static nrd_error *start_services(services *s, const nrd_options *o)
@@ -242,6 +246,7 @@ static nrd_error *start_services(services *s, const nrd_options *o)
         nrd_str_fini(&host);
     }
     warn_if_open(o);
+    s->started = time(NULL);
     if (!has_file) { /* else it has no port that others could ask */
         announce(s);
     }
@@ -387,6 +392,7 @@ static int stop(services *s, const nrd_options *o, char **again)
     const bool quiet = http_connections(s) + grpc_busy(s) == 0;
     nrd_error_free(nrd_from_triton(TRITONSERVER_ServerSetExitTimeout(s->server, left)));
     nrd_error *err = nrd_from_triton(TRITONSERVER_ServerStop(s->server));
+    nrd_running_forget();
     if (err) {
         NRD_LOG_ERROR("failed to stop server: %s", nrd_error_message(err));
         nrd_error_free(err);
@@ -494,7 +500,8 @@ static int serve(const nrd_options *o, int argc, char **argv)
     if (s.front->switcher) {
         nrd_switcher_on_change(s.front->switcher, NULL, NULL);
     }
-    nrd_running_forget();
+    s.drains = true;
+    announce(&s);
     nrd_service_notify(sig ? "STOPPING=1\nSTATUS=Answering what is under way" : "STATUS=Starting again");
     return stop(&s, o, sig ? NULL : argv);
 

@@ -7,7 +7,6 @@
 #include "frontends/common/error.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 static void put_address(nrd_str *out, const char *name, const char *scheme, const char *host, int port)
 {
@@ -59,15 +58,15 @@ static void put_repositories(nrd_str *out, const nrd_options *o)
     nrd_str_putc(out, ']');
 }
 
-void nrd_running_announce(TRITONSERVER_Server *server, const nrd_options *o, const nrd_running_ports *ports)
+void nrd_running_announce(TRITONSERVER_Server *server, const nrd_options *o, const nrd_running_facts *facts)
 {
     nrd_str out = {0};
     const bool tls = o->http_use_ssl || o->http_use_ssl_mutual;
 
-    nrd_str_printf(&out, "{\"started\": %lld", (long long)time(NULL));
-    put_address(&out, "http", tls ? "https://" : "http://", o->http_address, ports->http);
-    put_address(&out, "grpc", "", o->grpc_address, ports->grpc);
-    put_address(&out, "metrics", o->metrics_use_ssl ? "https://" : "http://", o->metrics_address, ports->metrics);
+    nrd_str_printf(&out, "{\"started\": %lld, \"state\": \"%s\"", (long long)facts->started, facts->drains ? "draining" : "serving");
+    put_address(&out, "http", tls ? "https://" : "http://", o->http_address, facts->http);
+    put_address(&out, "grpc", "", o->grpc_address, facts->grpc);
+    put_address(&out, "metrics", o->metrics_use_ssl ? "https://" : "http://", o->metrics_address, facts->metrics);
     put_repositories(&out, o);
     put_models(&out, server);
     nrd_str_puts(&out, o->models_file[0] ? ", \"switches\": true" : "");

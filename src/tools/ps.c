@@ -16,7 +16,8 @@
 static const char usage[] =
     "Usage: nereid ps [options]\n"
     "The servers that this user runs on this machine (nereid serve, tritonserver) and their models; of several\n"
-    "models those that are not in memory now stand in parentheses.\n";
+    "models those that are not in memory now stand in parentheses. One that was told to end is draining until what\n"
+    "is under way is answered.\n";
 
 typedef struct options {
     bool json;
@@ -100,6 +101,8 @@ static void put_json(nrd_str *out, long pid, const char *models, const nrd_json 
             nrd_str_puts(out, "null");
         }
     }
+    nrd_str_puts(out, ", \"state\": ");
+    nrd_json_put_cstr(out, nrd_json_get_str(server, "state", "serving"));
     nrd_str_printf(out, ", \"memory_bytes\": %llu, \"started\": ", (unsigned long long)memory);
     nrd_json_put_time(out, (time_t)nrd_json_get_int(server, "started", 0));
     nrd_str_puts(out, ", \"repositories\": ");
@@ -127,8 +130,9 @@ static void on_server(void *user, long pid, const char *json)
             nrd_str_puts(&l->out, l->n ? ",\n " : "");
             put_json(&l->out, pid, nrd_str_cstr(&models), server, nrd_running_memory(pid));
         } else {
-            nrd_str_printf(&l->out, "%-8ld  %-40s  %-28s  %10s  %s\n", pid, models.len ? nrd_str_cstr(&models) : "-",
-                           nrd_json_get_str(server, "http", "-"), nrd_human_bytes(nrd_running_memory(pid), size),
+            nrd_str_printf(&l->out, "%-8ld  %-40s  %-28s  %-8s  %10s  %s\n", pid, models.len ? nrd_str_cstr(&models) : "-",
+                           nrd_json_get_str(server, "http", "-"), nrd_json_get_str(server, "state", "serving"),
+                           nrd_human_bytes(nrd_running_memory(pid), size),
                            nrd_human_time((time_t)nrd_json_get_int(server, "started", 0), when));
         }
         l->n++;
@@ -151,7 +155,7 @@ int nrd_tool_ps(int argc, char **argv)
     if (o.json) {
         printf("[%s]\n", nrd_str_cstr(&l.out));
     } else if (l.n > 0) {
-        printf("%-8s  %-40s  %-28s  %10s  %s\n%s", "PID", "MODELS", "HTTP", "MEMORY", "SINCE", nrd_str_cstr(&l.out));
+        printf("%-8s  %-40s  %-28s  %-8s  %10s  %s\n%s", "PID", "MODELS", "HTTP", "STATE", "MEMORY", "SINCE", nrd_str_cstr(&l.out));
     } else {
         fputs("no server of this user is running on this machine (nereid serve PATH starts one)\n", stderr);
     }

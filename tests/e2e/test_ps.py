@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -54,16 +55,36 @@ def test_servers_are_told_with_their_models_and_addresses_until_they_end(tiny_mo
     assert list(run_dir.iterdir()) == [] and running() == []
 
 
+def test_a_server_that_drains_is_told_as_such_until_it_has_ended(tiny_model, cache, run_dir):
+    s = Server(tiny_model, cache)
+    with socket.socket() as slow:  # a request whose end has not come yet
+        try:
+            s.wait_ready()
+            assert until(running)[0]["state"] == "serving"
+            slow.connect(("127.0.0.1", s.http))
+            slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+            s.process.send_signal(signal.SIGTERM)
+            (e,) = until(lambda: [e for e in running() if e["state"] == "draining"])
+            assert e["pid"] == s.process.pid and e["models"] and " draining " in ps().stdout
+        finally:
+            slow.close()
+            assert s.stop() == 0
+    assert list(run_dir.iterdir()) == [] and running() == []
+
+
 def test_of_several_models_those_that_are_not_loaded_stand_in_parentheses(tiny_model, cache):
     s = Server(f"one={tiny_model}", cache, f"two={tiny_model}", "--pin", "two")
     try:
         s.wait_ready()
         (e,) = until(running)
         assert e["models"] == "(one),two"
+        since, second = e["started"], time.time() + 1
+        until(lambda: time.time() > second)  # a time that is told anew would be another
         assert s.request("/models/load", {"model": "one"})[0] == 200
         until(lambda: running()[0]["models"] == "one,two")
         assert s.request("/models/unload", {"model": "one"})[0] == 200
         until(lambda: running()[0]["models"] == "(one),two")
+        assert running()[0]["started"] == since
     finally:
         assert s.stop() == 0
     assert running() == []
