@@ -111,7 +111,7 @@ static nrd_error *check_source(const job *j, const char *path)
 static const nrd_qmodule *not_divided(const nrd_qmodules *q, int64_t group)
 {
     for (size_t i = 0; i < q->n; i++) {
-        if (q->modules[i].src->dims[1] % group) {
+        if (q->modules[i].cols % group) {
             return &q->modules[i];
         }
     }
@@ -130,7 +130,7 @@ static nrd_error *settle_group(job *j)
         bad = not_divided(&j->modules, g->group);
         return bad ? nrd_errorf(NRD_ERR_INVALID_ARG, "--qformat %s has groups of %lld columns, which do not divide the %lld of "
                                 "'%s'; --exclude the module", j->settings.scheme.name, (long long)g->group,
-                                (long long)bad->src->dims[1], bad->src->name)
+                                (long long)bad->cols, bad->src->name)
                    : NULL;
     }
     g->group = j->o->group;
@@ -141,7 +141,7 @@ static nrd_error *settle_group(job *j)
     }
     bad = not_divided(&j->modules, g->group);
     return bad ? nrd_errorf(NRD_ERR_INVALID_ARG, "--awq_block_size: groups of %lld columns do not divide the %lld of '%s'; "
-                            "%s, or --exclude the module", (long long)g->group, (long long)bad->src->dims[1], bad->src->name,
+                            "%s, or --exclude the module", (long long)g->group, (long long)bad->cols, bad->src->name,
                             j->o->group ? "leave the option out" : "give a number that does")
                : NULL;
 }

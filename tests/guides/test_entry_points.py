@@ -188,11 +188,12 @@ def test_convert_checkpoint_of_each_family(family, arch, models, tmp_path):
     assert (tmp_path / "c/rank0.safetensors").stat().st_size > 0
 
 
+@pytest.mark.parametrize("family, arch", [("llama", "llama"), ("gpt", "gpt2")])
 @pytest.mark.parametrize("words, algorithm, cache", [
     (["-sq", 0.5, "--per_token", "--per_channel"], "W8A8", False), (["--smoothquant=0.5", "--int8_kv_cache"], "W8A8", True),
     (["--int8_kv_cache", "--use_weight_only", "--weight_only_precision", "int8"], "W8A16", True)])
-def test_convert_checkpoint_calibrates_what_needs_texts(words, algorithm, cache, models, tmp_path):
-    done = convert("llama", "--model_dir", models["llama"], *words, "--tp_size", 2, "--workers", 2, "--output_dir", tmp_path / "c")
+def test_convert_checkpoint_calibrates_what_needs_texts(words, algorithm, cache, family, arch, models, tmp_path):
+    done = convert(family, "--model_dir", models[arch], *words, "--tp_size", 2, "--workers", 2, "--output_dir", tmp_path / "c")
     assert done.stdout.splitlines()[-1].startswith("Total time of converting checkpoints: 00:00:0") and "--workers has no effect" in done.stderr
     assert json.loads((tmp_path / "c/config.json").read_text())["quantization"]["quant_algo"] == algorithm
     assert (tmp_path / "c/rank1.safetensors").exists() and not (tmp_path / "c.quantized").exists()

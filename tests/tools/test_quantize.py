@@ -35,7 +35,7 @@ FORMATS = {"int8_wo": (1e-4, 0.01, 8), "int8_sq": (1e-4, 0.01, 8), "fp8": (2e-3,
 def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("quantize")
     for arch in ("llama3", "gemma3", "qwen2", "phi3", "gpt2", "qwen3_moe", "gpt_neox", "qwen2_moe", "deepseek_v3-plain",
-                 "bamba", "bitnet", "lfm2", "qwen3_next", "gpt_oss", "granitemoe", "gemma4", "gemma4-dense", "gemma4-moe"):
+                 "bamba", "bitnet", "lfm2", "qwen3_next", "santacoder", "gpt_oss", "granitemoe", "gemma4", "gemma4-dense", "gemma4-moe"):
         make_model.write_folder(arch, str(home / arch))
     return home
 
@@ -79,11 +79,13 @@ def test_a_format_is_near_the_float_model(home, tmp_path, qformat):
     assert float(re.search(r"perplexity ([\d.]+)", said)[1]) == pytest.approx(report["perplexity_after"], rel=0.02)
 
 
-@pytest.mark.parametrize("arch, qformat", [("gemma3", "int4_awq"), ("qwen2", "int4_awq"), ("gemma3", "int8_sq"),
-                                           ("qwen2", "int8_sq"), ("phi3", "int8_sq"), ("gpt_neox", "int8_sq"), ("bitnet", "int8_sq")])
-def test_scales_that_move_between_tensors_change_nothing_else(home, tmp_path, arch, qformat):
-    """Norms that add one, biases, stacked weights, one norm for attention and MLP: with 8 bits nearly nothing is lost."""
-    report = quantize(home / arch, tmp_path / "q", qformat)
+@pytest.mark.parametrize("arch, qformat, words", [
+    ("gemma3", "int4_awq", ""), ("qwen2", "int4_awq", ""), ("gemma3", "int8_sq", ""), ("qwen2", "int8_sq", ""), ("phi3", "int8_sq", ""),
+    ("gpt_neox", "int8_sq", ""), ("bitnet", "int8_sq", ""), ("gpt2", "int4_awq", ""), ("gpt2", "int8_sq", ""), ("santacoder", "int8_sq", ""),
+    ("gpt2", "int8_sq", "--exclude c_attn")])
+def test_scales_that_move_between_tensors_change_nothing_else(home, tmp_path, arch, qformat, words):
+    """Norms that add one, biases, stacked weights, matrices as [in, out], one norm for attention and MLP: with 8 bits nearly nothing is lost."""
+    report = quantize(home / arch, tmp_path / "q", qformat, *words.split())
     assert report["kl_divergence"] < (0.02 if qformat == "int8_sq" else 0.8)
 
 
@@ -183,7 +185,8 @@ def meant(tensors, is_block):
         for axis in (0, 1) if scale.ndim == 2 else ():
             block = -(-codes.shape[axis] // scale.shape[axis]) if scale.shape[axis] in (1, codes.shape[axis]) or not is_block else 128
             scale = scale.repeat(block, axis=axis)[tuple(slice(n) for n in codes.shape[:axis + 1])]
-        out[stem] = (codes * scale).astype(np.float32)
+        number = (codes * scale).astype(np.float32)
+        out[stem] = np.ascontiguousarray(number.T) if name.startswith("transformer.h.") else number  # GPT-2's own folder has [in, out]
     return out
 
 
@@ -195,6 +198,8 @@ def meant(tensors, is_block):
                                       "w4a8_awq --autoq_format w4a8_awq,fp8 --static_inputs")),
     ("qwen3_moe", "int4_gptq --awq_block_size 18 --auto_quantize_bits 5.5"),
     ("deepseek_v3-plain", "int8_sq"), ("qwen3_moe", "int8_sq"), ("bamba", "int8_sq"), ("qwen3_next", "int8_wo"),
+    *(("gpt2", words) for words in ("int8_wo", "int8_sq", "fp8", "int4_awq", "w4a8_awq", "nvfp4", "int4_gptq --exclude c_attn", "int8_sq --mixed auto")),
+    ("santacoder", "int8_sq"), ("santacoder", "int4_gptq --awq_block_size 8"),
     ("gemma4", "int8_sq"), ("gemma4", "int4_gptq --awq_block_size 8 --exclude down_proj"), ("gemma4-dense", "int8_sq"),
     ("gemma4-moe", "int8_wo --exclude *.experts.*")])
 def test_the_folder_means_by_its_specification_what_the_engine_computes(home, tmp_path, arch, words):
@@ -547,8 +552,7 @@ def test_options_that_a_format_does_not_look_at_are_told(home, tmp_path):
 def test_wrong_models_are_refused_by_name(home, tmp_path):
     nan = folder(tmp_path / "nan", "llama3", put_nan)
     assert "tensor 'model.layers.1.mlp.up_proj.weight': number " in quantize(nan, tmp_path / "q", "int4_wo", status=1)
-    assert "Conv1D" in quantize(home / "gpt2", tmp_path / "g", "int8_wo", status=1)
-    assert "experts.gate_up_proj' is kept as [in, out]" in quantize(home / "gpt_oss", tmp_path / "o", "int4_gptq", status=1)
+    assert "experts.gate_up_proj' has all experts in one" in quantize(home / "gpt_oss", tmp_path / "o", "int4_gptq", status=1)
     assert "has all experts in one" in quantize(home / "granitemoe", tmp_path / "m", "int4_gptq", status=1)
     encdec.write_folder("t5", str(tmp_path / "t5"))
     assert "'t5' is an encoder-decoder model" in quantize(tmp_path / "t5", tmp_path / "t", "int8_wo", status=1)
@@ -629,9 +633,12 @@ def quantize_py(cwd, line, status=0):
     ("--autoq_format int4_awq,int8_wo --auto_quantize_bits 5.5 --calib_size 4", "compressed-tensors", 1),
     ("--autoq_format fp8,int4_awq,w4a8_awq --auto_quantize_bits 5.5 --tp_size 2 --exclude down_proj", None, 2),
     ("--autoq_format int4_awq,int8_sq --auto_quantize_bits 5.5 --calib_size 4 --batch_size 4", "compressed-tensors", 1),
-    ("--autoq_format int8_sq --auto_quantize_bits 10 --calib_size 4 --tp_size 2", None, 2)])
+    ("--autoq_format int8_sq --auto_quantize_bits 10 --calib_size 4 --tp_size 2", None, 2),
+    ("--qformat int4_awq --awq_block_size 32 --tp_size 2 --exclude c_proj --kv_cache_dtype int8", None, 2),
+    ("--qformat int8_sq --kv_cache_dtype int8 --calib_size 4 --exclude mlp.c_proj", "compressed-tensors", 1)])
 def test_quantize_py_takes_the_lines_of_the_guides(home, tmp_path, line, method, ranks):
-    quantize_py(tmp_path, f"--model_dir {home / 'llama3'} --output_dir q {line}")
+    arch = "gpt2" if "c_proj" in line else "llama3"
+    quantize_py(tmp_path, f"--model_dir {home / arch} --output_dir q {line}")
     config = json.loads((tmp_path / "q/config.json").read_text())
     quantization = config.get("quantization_config", {})
     assert quantization.get("quant_method") == method and ("architecture" in config) == (method is None)

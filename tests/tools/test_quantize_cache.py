@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def overwrite(file, name, x):
 
 
 def changed(a, b):
-    return {name.split(".", 3)[-1] for name in a if name in b and ".layers.1." in name and not np.array_equal(a[name], b[name])}
+    return {name.split(".1.", 1)[1] for name in a if name in b and re.search(r"\.(layers|h)\.1\.", name) and not np.array_equal(a[name], b[name])}
 
 
 KEYS, VALUES = {f"self_attn.{x}_proj.weight" for x in "qk"}, {f"self_attn.{x}_proj.weight" for x in "vo"}
@@ -81,6 +82,8 @@ NORMS = {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}
     ("persimmon", {f"self_attn.{x}_layernorm.{y}" for x in "qk" for y in ("weight", "bias")}), # with biases
     ("gemma4-dense", NORMS),                                                      # values are normed; wide heads in layer 2
     ("gemma4", set()),                                                            # layers 3 and 4 read the keys of layer 1
+    ("gpt2", {"attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight"}),  # matrices as [in, out]
+    ("santacoder", {f"attn.{x}_attn.{y}" for x in ("q", "kv") for y in ("weight", "bias")} | {"attn.c_proj.weight"}), # queries alone
     ("gpt_neox", set())])                                                # rows of a head lie together: nothing moves
 def test_what_moves_between_weights_changes_no_answer(tmp_path, arch, moved):
     make_model.write_folder(arch, str(tmp_path / "m"))

@@ -64,7 +64,7 @@ static void find_cols(nrd_qcalibration *c)
         const nrd_qmodule *m = &c->modules->modules[i];
         if (m->layer >= 0 && m->input != NRD_QINPUT_NONE) {
             const int input = m->input < NRD_PRODUCTS ? c->modules->layers[m->layer].reads_as[m->input] : m->input;
-            c->cols[first_of(c, m->layer) + input] = m->src->dims[1];
+            c->cols[first_of(c, m->layer) + input] = m->cols;
         }
     }
 }

@@ -222,6 +222,23 @@ static nrd_qtensor *room(shard *s, int more)
     return s->tensors + s->n;
 }
 
+/* What took a scale, as the source has it. */
+static nrd_error *pack_scaled(nrd_qmath *m, const nrd_qresult_tensor *r, void **out)
+{
+    nrd_error *err = NULL;
+    const size_t n = (size_t)nrd_src_tensor_numbers(r->src);
+    float *back = NULL;
+
+    if (r->turned) {
+        NRD_NEW_GOTO(back, n, err, done);
+        nrd_qmath_turn(m, r->data, r->src->dims[1], r->src->dims[0], back);
+    }
+    err = nrd_qpack_floats(back ? back : r->data, n, r->src->dtype, out);
+done:
+    free(back);
+    return err;
+}
+
 static nrd_error *add_tensor(shard *s, nrd_qmath *m, const nrd_src_tensor *t, const nrd_qscheme *scheme, const nrd_qresult *r)
 {
     nrd_qtensor *one = room(s, NRD_QTENSORS);
@@ -239,7 +256,7 @@ static nrd_error *add_tensor(shard *s, nrd_qmath *m, const nrd_src_tensor *t, co
     s->from[s->n++] = t->data;
     for (size_t i = 0; r && i < r->n_tensors; i++) {
         if (r->tensors[i].src == t) {
-            return nrd_qpack_floats(r->tensors[i].data, (size_t)nrd_src_tensor_numbers(t), t->dtype, &one->data);
+            return pack_scaled(m, &r->tensors[i], &one->data);
         }
     }
     return t->data ? NULL : nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' is quantized already", t->name);

@@ -35,7 +35,7 @@ static nrd_error *fit_to_norm(nrd_qwork *w, const nrd_qmaker *maker, float *s)
     uint8_t kept[sizeof(float)];
     float *x = NULL;
 
-    NRD_TRY(nrd_qwork_floats(w, maker->src, &x));
+    NRD_TRY(nrd_qwork_floats(w, maker->src, maker->turned, &x));
     for (int64_t r = 0; r < maker->n_rows; r++) {
         const float one = maker->add_one ? 1 : 0, is = one + x[maker->row0 + r];
         float to = is / s[r] - one;
@@ -334,8 +334,8 @@ static nrd_error *begin(nrd_qwork *w, const nrd_qmodules *q, size_t first, size_
         if (y->grid.scale_dtype == NRD_DTYPE_NONE) {
             y->grid.scale_dtype = y->module->src->dtype;
         }
-        NRD_TRY(nrd_qrows_init(&y->rows, &y->grid, y->module->src->dims[0], y->module->src->dims[1]));
-        NRD_TRY(nrd_qwork_read(w->math, y->module->src, &y->w));
+        NRD_TRY(nrd_qrows_init(&y->rows, &y->grid, y->module->rows, y->module->cols));
+        NRD_TRY(nrd_qwork_read(w->math, y->module->src, y->module->turned, &y->w));
     }
 fail:
     return err;

@@ -48,7 +48,8 @@ typedef struct nrd_qresult_module {
 
 typedef struct nrd_qresult_tensor { /* what took a scale, and is not quantized */
     const nrd_src_tensor *src;
-    float *data;
+    bool turned;
+    float *data; /* turned: [out, in] all the same */
 } nrd_qresult_tensor;
 
 typedef struct nrd_qresult {

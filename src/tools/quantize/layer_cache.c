@@ -41,11 +41,12 @@ static nrd_error *even_values(nrd_qwork *w)
     nrd_error *err = NULL;
     const nrd_qmaker *makers = w->layer->makers[NRD_PRODUCT_DENSE];
     const nrd_src_tensor *dense = w->layer->dense;
+    const bool turned = w->layer->dense_turned;
     const int32_t d = w->spec->head_dim, group = w->spec->n_heads / w->spec->n_kv_heads;
     const int64_t n = (int64_t)w->spec->n_kv_heads * d, cols = (int64_t)w->spec->n_heads * d;
     float *of_values = NULL, *of_cols = NULL, *x = NULL;
 
-    if (!makers[0].src || makers[0].n_rows != n || !dense || dense->dims[1] != cols || w->spec->clip_qkv > 0) {
+    if (!makers[0].src || makers[0].n_rows != n || !dense || dense->dims[!turned] != cols || w->spec->clip_qkv > 0) {
         return NULL;
     }
     NRD_NEW_GOTO(of_values, n, err, done);
@@ -57,8 +58,8 @@ static nrd_error *even_values(nrd_qwork *w)
     for (int i = 0; i < NRD_QMAKERS; i++) {
         NRD_TRY_GOTO(nrd_qwork_divide(w, &makers[i], of_values), err, done);
     }
-    NRD_TRY_GOTO(nrd_qwork_floats(w, dense, &x), err, done);
-    for (int64_t k = 0; k < dense->dims[0] * cols; k++) {
+    NRD_TRY_GOTO(nrd_qwork_floats(w, dense, turned, &x), err, done);
+    for (int64_t k = 0; k < dense->dims[turned] * cols; k++) {
         x[k] *= of_cols[k % cols];
     }
     if (w->inputs && w->inputs[NRD_PRODUCT_DENSE].n_tokens > 0) {

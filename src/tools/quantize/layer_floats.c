@@ -6,6 +6,8 @@
 #include "base/mem.h"
 #include "model/finite.h"
 
+#include <stdlib.h>
+
 enum { PIECE = 1 << 16 }; /* numbers of a tensor; a block of any type divides it */
 
 typedef struct reading {
@@ -30,9 +32,10 @@ static void read_pieces(void *user, int64_t from, int64_t to)
     }
 }
 
-nrd_error *nrd_qwork_read(nrd_qmath *m, const nrd_src_tensor *src, float **out)
+nrd_error *nrd_qwork_read(nrd_qmath *m, const nrd_src_tensor *src, bool turned, float **out)
 {
     nrd_error *err = NULL;
+    float *read = NULL;
     const size_t n = (size_t)nrd_src_tensor_numbers(src);
 
     NRD_NEW_GOTO(*out, n, err, fail);
@@ -45,11 +48,18 @@ nrd_error *nrd_qwork_read(nrd_qmath *m, const nrd_src_tensor *src, float **out)
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read as numbers here", src->name,
                           src->type_name);
     }
+    if (turned) {
+        read = *out;
+        *out = NULL;
+        NRD_NEW_GOTO(*out, n, err, fail);
+        nrd_qmath_turn(m, read, src->dims[0], src->dims[1], *out);
+    }
 fail:
+    free(read);
     return err;
 }
 
-nrd_error *nrd_qwork_floats(nrd_qwork *w, const nrd_src_tensor *src, float **out)
+nrd_error *nrd_qwork_floats(nrd_qwork *w, const nrd_src_tensor *src, bool turned, float **out)
 {
     nrd_qresult *r = w->out;
     for (size_t i = 0; i < r->n; i++) {
@@ -65,8 +75,8 @@ nrd_error *nrd_qwork_floats(nrd_qwork *w, const nrd_src_tensor *src, float **out
         }
     }
     r->tensors = nrd_xrealloc(r->tensors, (r->n_tensors + 1) * sizeof *r->tensors);
-    r->tensors[r->n_tensors] = (nrd_qresult_tensor){.src = src};
-    NRD_TRY(nrd_qwork_read(w->math, src, &r->tensors[r->n_tensors++].data));
+    r->tensors[r->n_tensors] = (nrd_qresult_tensor){.src = src, .turned = turned};
+    NRD_TRY(nrd_qwork_read(w->math, src, turned, &r->tensors[r->n_tensors++].data));
     *out = r->tensors[r->n_tensors - 1].data;
     return NULL;
 }
@@ -77,8 +87,8 @@ nrd_error *nrd_qwork_divide(nrd_qwork *w, const nrd_qmaker *maker, const float *
     if (!maker->src) {
         return NULL;
     }
-    NRD_TRY(nrd_qwork_floats(w, maker->src, &x));
-    const int64_t cols = maker->is_vector ? 1 : maker->src->dims[1];
+    NRD_TRY(nrd_qwork_floats(w, maker->src, maker->turned, &x));
+    const int64_t cols = maker->is_vector ? 1 : maker->src->dims[!maker->turned];
     for (int64_t r = 0; r < maker->n_rows; r++) {
         float *row = x + (maker->row0 + r) * cols;
         const float by = s[maker->first + r];

@@ -19,10 +19,10 @@ typedef struct nrd_qwork {
 
 /* ---- layer_floats.c ---- */
 
-/* A tensor as float32, which the caller owns. INVALID_ARG: a number is not finite; UNSUPPORTED: its type is not read. */
-nrd_error *nrd_qwork_read(nrd_qmath *m, const nrd_src_tensor *src, float **out) NRD_MUST_USE;
+/* A tensor as float32, which the caller owns; turned: [in, out] becomes [out, in]. INVALID_ARG: a number is not finite; UNSUPPORTED: its type is not read. */
+nrd_error *nrd_qwork_read(nrd_qmath *m, const nrd_src_tensor *src, bool turned, float **out) NRD_MUST_USE;
 /* The numbers of a tensor of this layer that takes a scale; they are written instead of the source's. */
-nrd_error *nrd_qwork_floats(nrd_qwork *w, const nrd_src_tensor *src, float **out) NRD_MUST_USE;
+nrd_error *nrd_qwork_floats(nrd_qwork *w, const nrd_src_tensor *src, bool turned, float **out) NRD_MUST_USE;
 /* Row r of what makes an input, over s[first + r]; nothing where the maker has no source. */
 nrd_error *nrd_qwork_divide(nrd_qwork *w, const nrd_qmaker *maker, const float *s) NRD_MUST_USE;
 

@@ -367,6 +367,34 @@ void nrd_qmath_each(nrd_qmath *m, int64_t n, void (*fn)(void *user, int64_t from
     }
 }
 
+typedef struct turning {
+    const float *x;
+    float *out;
+    int64_t rows, cols;
+} turning;
+
+/* Columns, by blocks that a cache holds on both sides. */
+static void turn_columns(void *user, int64_t from, int64_t to)
+{
+    enum { BLOCK = 32 };
+    const turning *t = user;
+
+    for (int64_t at = 0; at < t->rows; at += BLOCK) {
+        const int64_t end = at + BLOCK < t->rows ? at + BLOCK : t->rows;
+        for (int64_t c = from; c < to; c++) {
+            for (int64_t r = at; r < end; r++) {
+                t->out[c * t->rows + r] = t->x[r * t->cols + c];
+            }
+        }
+    }
+}
+
+void nrd_qmath_turn(nrd_qmath *m, const float *x, int64_t rows, int64_t cols, float *out)
+{
+    turning t = {x, out, rows, cols};
+    nrd_qmath_each(m, cols, turn_columns, &t);
+}
+
 /* ---- sums ---- */
 
 typedef struct row_products {

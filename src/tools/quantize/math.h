@@ -61,6 +61,8 @@ nrd_error *nrd_qmath_add(nrd_qmath *m, const nrd_matmul_args *a) NRD_MUST_USE;
 
 /* fn for ranges that together are [0, n), on all threads. */
 void nrd_qmath_each(nrd_qmath *m, int64_t n, void (*fn)(void *user, int64_t from, int64_t to), void *user);
+/* out[cols][rows] = x[rows][cols], the other way round. */
+void nrd_qmath_turn(nrd_qmath *m, const float *x, int64_t rows, int64_t cols, float *out);
 
 /* The sum over rows r of d[r] G d[r]: what products with inputs whose gram matrix (sum of x x^T) is G are off by, squared
  * and summed, where weights are off by d[rows][columns of G]. Not negative. */

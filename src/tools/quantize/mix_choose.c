@@ -268,7 +268,7 @@ static nrd_error *spend(nrd_qmix *out, part *parts, size_t n, const nrd_qsetting
                           "for more", bits, s->scheme.name, narrow);
     }
     for (size_t i = 0; i < q->n; i++) {
-        all += (double)q->modules[i].src->dims[0] * (double)q->modules[i].src->dims[1];
+        all += (double)q->modules[i].rows * (double)q->modules[i].cols;
     }
     used = all * narrow;
     qsort(parts, n, sizeof *parts, by_gain);

@@ -81,17 +81,18 @@ static bool matches(const char *patterns, const char *name)
     return false;
 }
 
-static nrd_error *check_tensor(const nrd_plan_tensor *t, const nrd_src_tensor *src)
+static nrd_error *check_tensor(const nrd_src_tensor *src)
 {
     if (src->packed || !(src->dtype == NRD_DTYPE_F32 || src->dtype == NRD_DTYPE_F16 || src->dtype == NRD_DTYPE_BF16)) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has type %s; weights are quantized from float32, float16 or "
                           "bfloat16", src->name, src->packed ? "of a quantized folder" : src->type_name);
     }
-    if (t->flags & NRD_RULE_TRANSPOSE) {
-        return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' is kept as [in, out], as Conv1D does; the format that is written "
-                          "has linear modules only", src->name);
-    }
     return NULL;
+}
+
+static bool is_turned(const nrd_plan_tensor *t)
+{
+    return (t->flags & NRD_RULE_TRANSPOSE) != 0;
 }
 
 static char *module_name(const nrd_src_tensor *src)
@@ -135,6 +136,7 @@ static const char *why_kept(const char *rest, const char *name, bool is_head, bo
 static nrd_error *add_module(nrd_qmodules *q, const nrd_source *s, const nrd_plan_tensor *t, const nrd_src_tensor *src,
                              int32_t layer, int input, const char *why_stays)
 {
+    const bool turned = is_turned(t);
     if (nrd_qmodules_find(q, src)) {
         return NULL; /* of a weight that is made of halves */
     }
@@ -145,13 +147,13 @@ static nrd_error *add_module(nrd_qmodules *q, const nrd_source *s, const nrd_pla
         keep(q, src, why_stays, true);
         return NULL;
     }
-    NRD_TRY(check_tensor(t, src));
+    NRD_TRY(check_tensor(src));
     if (nrd_source_find(s, 0, src->name) != src) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "tensor '%s' has all experts in one; the format that is written has a module "
                           "for each", src->name);
     }
     q->modules = nrd_xrealloc(q->modules, (q->n + 1) * sizeof *q->modules);
-    q->modules[q->n++] = (nrd_qmodule){src, module_name(src), layer, input};
+    q->modules[q->n++] = (nrd_qmodule){src, turned, src->dims[turned], src->dims[!turned], module_name(src), layer, input};
     return NULL;
 }
 
@@ -215,7 +217,7 @@ static nrd_qmaker whole(const nrd_plan_tensor *t)
         return (nrd_qmaker){0};
     }
     return (nrd_qmaker){t->parts[0].src, t->parts[0].row0, t->parts[0].n_rows, (t->flags & NRD_RULE_ADD_ONE) != 0,
-                        t->is_vector, 0};
+                        t->is_vector, is_turned(t), 0};
 }
 
 /* Of stacked queries, keys and values one of them: 0, 1 or 2. alone: the tensor of that alone, where they are not stacked. */
@@ -233,7 +235,8 @@ static nrd_qmaker part_of(const nrd_model_spec *m, const nrd_plan_tensor *t, con
     if (!part->src || part->group_rows) {
         return (nrd_qmaker){0};
     }
-    return (nrd_qmaker){part->src, part->row0 + (t->n_parts == 1 ? before[which] : 0), which ? kv : q, false, t->is_vector, 0};
+    return (nrd_qmaker){part->src, part->row0 + (t->n_parts == 1 ? before[which] : 0), which ? kv : q, false, t->is_vector,
+                        is_turned(t), 0};
 }
 
 /* With a bias beside the weight both are divided; where one of them is not plain neither is. */
@@ -307,7 +310,7 @@ static void add_norm(nrd_qmakers *m, const nrd_plan_tensor *t)
         return;
     }
     for (int64_t at = 0; at < p->n_rows; at += p->stack_rows) {
-        add_maker(m, (nrd_qmaker){p->stack[at / p->stack_rows], 0, p->stack_rows, (t->flags & NRD_RULE_ADD_ONE) != 0, true, at});
+        add_maker(m, (nrd_qmaker){p->stack[at / p->stack_rows], 0, p->stack_rows, (t->flags & NRD_RULE_ADD_ONE) != 0, true, false, at});
     }
 }
 
@@ -362,6 +365,7 @@ static nrd_error *find_cache_makers(const nrd_qmodules *q, const nrd_source *s, 
     NRD_NEW_GOTO(y->attention, (size_t)(end - name) + 1, err, fail);
     memcpy(y->attention, name, (size_t)(end - name));
     y->dense = dense ? whole(dense).src : NULL;
+    y->dense_turned = y->dense && is_turned(dense);
     y->dense = y->dense && nrd_source_find(s, 0, y->dense->name) == y->dense ? y->dense : NULL;
     for (int k = 0; k < 2 && !is_shared(m, i); k++) {
         NRD_NEW_GOTO(makers[k]->list, 2 * m->n_heads, err, fail); /* of each head weights and biases */

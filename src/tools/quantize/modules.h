@@ -27,8 +27,11 @@ static inline int nrd_qinput_of_expert(int32_t expert, nrd_exec_product product)
     return NRD_QINPUT_EXPERTS + 2 * expert + (product == NRD_PRODUCT_DOWN);
 }
 
+/* turned, here and below: the source keeps a matrix as [in, out] (GPT-2's Conv1D); all that is done with it has [out, in]. */
 typedef struct nrd_qmodule {
-    const nrd_src_tensor *src; /* [rows, cols] */
+    const nrd_src_tensor *src;
+    bool turned;
+    int64_t rows, cols;        /* [out, in] */
     char *name;                /* owned: without ".weight" */
     int32_t layer;             /* -1: the LM head */
     int input;
@@ -40,6 +43,7 @@ typedef struct nrd_qmaker {
     int64_t row0, n_rows;
     bool add_one; /* it stands for 1 + what it holds */
     bool is_vector;
+    bool turned;
     int64_t first;   /* of the scales, which its first row takes */
 } nrd_qmaker;
 
@@ -59,6 +63,7 @@ typedef struct nrd_qlayer {
      * or the weights of norms, which may be a tensor a head. */
     nrd_qmakers queries, keys;
     const nrd_src_tensor *dense; /* the matrix behind attention; NULL: none, or none of its own */
+    bool dense_turned;
     char *attention;             /* the attention module's name, owned; NULL: the layer has none */
 } nrd_qlayer;
 

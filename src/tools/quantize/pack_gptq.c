@@ -12,11 +12,12 @@ nrd_error *nrd_qpack_gptq_check(const nrd_qmodules *q, int bits)
 {
     const int64_t codes = 32 / bits;
     for (size_t i = 0; i < q->n; i++) {
-        const nrd_src_tensor *t = q->modules[i].src;
+        const nrd_qmodule *t = &q->modules[i];
+        const int64_t dims[2] = {t->rows, t->cols};
         for (int d = 0; d < 2; d++) {
-            if (t->dims[d] % codes) {
+            if (dims[d] % codes) {
                 return nrd_errorf(NRD_ERR_INVALID_ARG, "--output_format gptq: the %lld %s of '%s' do not fill words of %lld codes; "
-                                  "--exclude the module", (long long)t->dims[d], d ? "columns" : "rows", t->name,
+                                  "--exclude the module", (long long)dims[d], d ? "columns" : "rows", t->src->name,
                                   (long long)codes);
             }
         }
