@@ -131,7 +131,7 @@ PyObject *nrd_py_iter_stats(const nrd_iter_stats *s)
 
 PyObject *nrd_py_info(const nrd_exec_info *i)
 {
-    return Py_BuildValue("{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:K,s:K,s:i,s:i,s:i}",
+    return Py_BuildValue("{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:K,s:K,s:i,s:i,s:i,s:N,s:N}",
                          "architecture", i->architecture, "device", i->device, "vocab", i->vocab,
                          "n_layers", i->n_layers, "hidden", i->hidden, "max_batch_size",
                          i->max_batch_size, "max_input_len", i->max_input_len, "max_seq_len",
@@ -139,5 +139,7 @@ PyObject *nrd_py_info(const nrd_exec_info *i)
                          i->max_beam_width, "tokens_per_block", i->tokens_per_block, "n_kv_blocks",
                          i->n_kv_blocks, "weight_bytes", (unsigned long long)i->weight_bytes,
                          "kv_cache_bytes", (unsigned long long)i->kv_cache_bytes, "bos_id",
-                         i->bos_id, "eos_id", i->eos_id, "pad_id", i->pad_id);
+                         i->bos_id, "eos_id", i->eos_id, "pad_id", i->pad_id, "gather_context_logits",
+                         PyBool_FromLong(i->gather_context_logits), "gather_generation_logits",
+                         PyBool_FromLong(i->gather_generation_logits));
 }

@@ -30,5 +30,5 @@ def model(tmp_path_factory):
 def engine(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("python-engine") / "engine"
     subprocess.run([BUILD / "bin/nereid", "build", model, "--output_dir", folder, "--gather_all_token_logits", "--max_draft_len", "4",
-                    "--max_beam_width", "4"], check=True, capture_output=True)
+                    "--max_beam_width", "4", "--max_prompt_embedding_table_size", "8"], check=True, capture_output=True)
     return folder

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nereid.LLM: what it answers, how it waits and how it ends."""
 import gc
+import json
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ import textwrap
 import threading
 import time
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -142,6 +144,73 @@ def test_probabilities_of_a_prompts_tokens(nereid, llm):
     assert out.prompt_logprobs[n - 6:] == pytest.approx(said.outputs[0].logprobs, abs=1e-3) and out.prompt_ranks[n - 6:] == [1] * 6
     assert [[t for t, _ in best] for best in out.prompt_top_logprobs[n - 6:]] == [[t for t, _ in best] for best in said.outputs[0].top_logprobs]
     assert said.prompt_logprobs is None
+
+
+@pytest.fixture(scope="module")
+def whole(nereid, engine, model):
+    """Of an engine that was built for logits and prompt tables."""
+    with nereid.LLM(engine, tokenizer=model, n_threads=1, max_beam_width=2) as one:
+        yield one
+
+
+def test_logits_of_the_prompt_and_of_the_answer(nereid, whole):
+    params = nereid.SamplingParams(max_tokens=6, return_context_logits=True, return_generation_logits=True, **GREEDY)
+    out = whole.generate(PROMPTS[0], params)
+    answer, n, vocab = out.outputs[0], len(out.prompt_token_ids), whole.info["vocab"]
+    assert out.context_logits.shape == (n, vocab) and answer.generation_logits.shape == (6, vocab)
+    assert answer.generation_logits.argmax(1).tolist() == answer.token_ids
+    assert np.allclose(out.context_logits[-1], answer.generation_logits[0], atol=1e-4)
+    again = whole.generate(out.prompt_token_ids + answer.token_ids[:5], params)  # what was answered is the prompt now
+    assert np.allclose(again.context_logits[n - 1:], answer.generation_logits, atol=1e-3)
+    *_, piece = whole.stream(PROMPTS[0], params)
+    assert np.array_equal(piece.output.outputs[0].generation_logits, answer.generation_logits)
+    stopped = whole.generate(PROMPTS[0], nereid.SamplingParams(max_tokens=6, stop=answer.text[2], return_generation_logits=True, **GREEDY)).outputs[0]
+    k = len(stopped.token_ids)
+    assert 0 < k < 6 and np.array_equal(stopped.generation_logits, answer.generation_logits[:k]) and stopped.logprobs is None
+    plain = whole.generate(PROMPTS[0], nereid.SamplingParams(max_tokens=2))
+    assert plain.context_logits is None and plain.outputs[0].generation_logits is None
+
+
+def test_each_of_several_answers_has_logits_of_its_own(nereid, whole):
+    params = nereid.SamplingParams(max_tokens=5, n=3, temperature=1.0, top_k=50, seed=7, return_generation_logits=True, ignore_eos=True)
+    drawn = whole.generate(PROMPTS[0], params).outputs
+    assert len({tuple(a.token_ids) for a in drawn}) > 1
+    for a in drawn:
+        best = np.argsort(-a.generation_logits, axis=1)[:, :50]
+        assert a.generation_logits.shape[0] == 5 and all(t in row for t, row in zip(a.token_ids, best))
+        assert np.array_equal(a.generation_logits[0], drawn[0].generation_logits[0])
+    beams = whole.generate(PROMPTS[0], nereid.SamplingParams(max_tokens=5, beam_width=2, return_generation_logits=True, **GREEDY)).outputs
+    for b in beams:
+        assert b.generation_logits.shape[0] == 5
+        of_path = whole.generate(whole.tokenizer.encode(PROMPTS[0]) + b.token_ids, nereid.SamplingParams(max_tokens=1, return_context_logits=True))
+        assert np.allclose(of_path.context_logits[-6:-1], b.generation_logits, atol=1e-3)
+
+
+def test_logits_need_an_engine_that_keeps_them(nereid, llm):
+    assert not llm.info["gather_context_logits"] and not llm.info["gather_generation_logits"]
+    for name in ("context", "generation"):
+        with pytest.raises(nereid.InvalidArgumentError, match=f"needs an engine built with gather_{name}_logits"):
+            llm.generate("x", nereid.SamplingParams(**{f"return_{name}_logits": True}))
+
+
+def test_rows_of_a_prompt_table_stand_for_tokens(nereid, whole, model):
+    """A table of the embeddings of the prompt's own tokens: nothing changes."""
+    vocab, params = whole.info["vocab"], nereid.SamplingParams(max_tokens=8, **GREEDY)
+    ids = whole.tokenizer.encode(PROMPTS[0])
+    data = (model / "model.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    at = json.loads(data[8:8 + size])["model.embed_tokens.weight"]
+    rows = np.frombuffer(data[8 + size:][slice(*at["data_offsets"])], {"F32": np.float32, "F16": np.float16}[at["dtype"]]).reshape(at["shape"])
+    prompt = {"prompt_token_ids": [vocab, vocab + 1, *ids[2:]], "prompt_embedding_table": rows[ids[:2]]}
+    want = whole.generate(ids, params).outputs[0].token_ids
+    assert whole.generate(prompt, params).outputs[0].token_ids == want
+    other = dict(prompt, prompt_embedding_table=rows[ids[:2]][::-1].tolist())
+    both = whole.generate([prompt, other], params)
+    assert both[0].outputs[0].token_ids == want != both[1].outputs[0].token_ids
+    with pytest.raises(ValueError, match=r"has the shape \[2, 3\], expected rows of"):
+        whole.generate(dict(prompt, prompt_embedding_table=[[1, 2, 3]] * 2), params)
+    with pytest.raises(nereid.InvalidArgumentError, match="9 rows, expected 1 to 8"):
+        whole.generate(dict(prompt, prompt_embedding_table=rows[:9]), params)
 
 
 def test_several_answers_and_their_probabilities(nereid, llm):

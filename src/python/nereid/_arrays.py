@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import sys
-from typing import Any, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Tuple, Union
 
 _FORMATS = {"?": "bool", "B": "uint8", "e": "float16", "f": "float32", "d": "float64", "i": "int32", "l": "int64", "q": "int64"}
 
@@ -67,7 +67,7 @@ def _from_list(value: Sequence[Any], kind: str) -> memoryview:
     return memoryview(flat).cast("B").cast(code, shape)
 
 
-def logits(data: Optional[bytes], shape: Sequence[int]) -> Any:
+def logits(data: Union[None, bytes, bytearray], shape: Sequence[int]) -> Any:
     """A torch tensor where torch is in use, else a NumPy array where that is installed, else a memoryview."""
     if data is None:
         return None

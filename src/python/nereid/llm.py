@@ -15,7 +15,8 @@ from nereid._inbox import Inbox
 from nereid._response import RequestPerfMetrics, _perf
 from nereid.tokenizer import Tokenizer
 
-# A text, token ids, or {"prompt": text or "prompt_token_ids": ids, "multi_modal_data": {"image": …, "video": …}}
+# A text, token ids, or {"prompt": text or "prompt_token_ids": ids, "multi_modal_data": {"image": …, "video": …},
+# "prompt_embedding_table": rows of numbers for the ids past the vocabulary}
 Prompt = Union[str, Sequence[int], Dict[str, Any]]
 _FINISH = {1: "stop", 2: "stop", 3: "length", 4: "cancelled", 5: "error"}
 
@@ -46,6 +47,8 @@ class SamplingParams:
     no_repeat_ngram_size: int = 0              # no run of so many tokens comes twice; 0: it may
     logprobs: Optional[int] = None             # 0: of the chosen tokens; k: of the best k too, at most 20
     prompt_logprobs: Optional[int] = None      # 0: of the prompt's tokens; k: of the best k in the place of each too, at most 20
+    return_context_logits: bool = False        # an engine built with gather_context_logits
+    return_generation_logits: bool = False     # … with gather_generation_logits
     logit_bias: Dict[int, float] = field(default_factory=dict)
     guide: Optional[Tuple[str, str]] = None    # ("json_schema" | "regex" | "ebnf_grammar" | "json" | "structural_tag", text)
     skip_special_tokens: bool = True
@@ -64,6 +67,7 @@ class CompletionOutput:
     cumulative_logprob: Optional[float] = None
     logprobs: Optional[List[float]] = None     # one for each of token_ids
     top_logprobs: Optional[List[List[Tuple[int, float]]]] = None
+    generation_logits: Any = None              # [token_ids, vocabulary] float32, with the last piece: of torch where that is in use, else of NumPy
 
 
 @dataclass
@@ -78,6 +82,7 @@ class RequestOutput:
     prompt_logprobs: Optional[List[Optional[float]]] = None  # one for each of prompt_token_ids, None for the first
     prompt_ranks: Optional[List[Optional[int]]] = None       # how many tokens were likelier than each, and 1
     prompt_top_logprobs: Optional[List[List[Tuple[int, float]]]] = None
+    context_logits: Any = None                 # [prompt_token_ids, vocabulary] float32, with the last answer
     metrics: Optional[RequestPerfMetrics] = None  # with its last answer: times, blocks of the KV cache, drafts
 
     @property
@@ -106,6 +111,7 @@ class _Answer:
         self.stops = stops
         self.held = ""      # may be the beginning of a stop text
         self.ended = False
+        self.logits = bytearray()  # of the tokens so far
         self._detok = tokenizer and _nereid.Detokenizer(tokenizer._raw, params.skip_special_tokens)
 
     def push(self, ids: List[int], last: bool) -> str:
@@ -142,9 +148,9 @@ class _Job:
     """One prompt of a call."""
 
     def __init__(self, number: int, prompt: Optional[str], ids: List[int], params: SamplingParams,
-                 images: List[bytes], videos: List[_media.Video]) -> None:
+                 images: List[bytes], videos: List[_media.Video], table: Any) -> None:
         self.number, self.params = number, params
-        self.images, self.videos = images, videos
+        self.images, self.videos, self.table = images, videos, table
         self.output = RequestOutput(prompt, ids, [])
         self.answers: Dict[int, _Answer] = {}
         self.stops = [params.stop] if isinstance(params.stop, str) else list(params.stop or ())
@@ -154,7 +160,7 @@ class _Job:
         return len(self.answers) == self.params.n and all(a.ended for a in self.answers.values())
 
     def feed(self, tokenizer: Optional[Tokenizer], r: Tuple[Any, ...]) -> Iterator[Piece]:
-        (_, _, is_final, sequence_final, sequence, error, beams, _, _, _, _, _, perf, _, prompt) = r
+        (_, _, is_final, sequence_final, sequence, error, beams, n_input, context, generation, n_generation, vocab, perf, _, prompt) = r
         if error:
             raise _nereid.error(*error)
         if perf:
@@ -164,6 +170,8 @@ class _Job:
             log_probs, ranks, top = prompt
             self.output.prompt_logprobs, self.output.prompt_ranks = [None, *log_probs[1:]], [None, *ranks[1:]]
             self.output.prompt_top_logprobs = [[], *top[1:]]
+        if context:
+            self.output.context_logits = _arrays.logits(context, (n_input, vocab))
         last = is_final or sequence_final
         for i, (ids, cumulative, logprobs, finish, top) in enumerate(beams):
             key = i if self.params.beam_width > 1 else sequence
@@ -180,6 +188,10 @@ class _Job:
                 out.logprobs = (out.logprobs or []) + (logprobs or [])
                 if top:
                     out.top_logprobs = (out.top_logprobs or []) + top
+            if generation:
+                answer.logits += memoryview(generation)[4 * vocab * n_generation * i:][:4 * vocab * len(ids)]
+            if self.params.return_generation_logits and (last or answer.ended):
+                out.generation_logits = _arrays.logits(answer.logits, (len(out.token_ids), vocab))
             out.finish_reason = out.finish_reason or (_FINISH.get(finish) if last else None)
             if text or ids or out.finish_reason:
                 yield Piece(self.number, key, text, ids, out.finish_reason, self.output)
@@ -331,6 +343,7 @@ class LLM:
             raise ValueError(f"{len(prompts)} prompts and {len(params)} sampling_params")
         jobs = []
         for i, (prompt, p) in enumerate(zip(prompts, params)):
+            table = prompt.get("prompt_embedding_table") if isinstance(prompt, dict) else None
             images, videos, prompt = self._media_of(prompt)
             text = prompt if isinstance(prompt, str) else None
             ids = self._tokens().encode(prompt) if text is not None else _ids_of(prompt)
@@ -338,16 +351,16 @@ class LLM:
                 ids = [self._info["bos_id"]]
             if (p.stop or p.bad_words) and self.tokenizer is None:
                 self._tokens()
-            jobs.append(_Job(i, text, ids, p, images, videos))
+            jobs.append(_Job(i, text, ids, p, images, videos, table))
         return jobs
 
     @staticmethod
     def _media_of(prompt: Prompt) -> Tuple[List[bytes], List[_media.Video], Union[str, Sequence[int]]]:
         if not isinstance(prompt, dict):
             return [], [], prompt
-        unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids", "multi_modal_data"})
+        unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids", "multi_modal_data", "prompt_embedding_table"})
         if unknown or ("prompt" in prompt) == ("prompt_token_ids" in prompt):
-            raise TypeError("a prompt as a dictionary has prompt or prompt_token_ids, and multi_modal_data" +
+            raise TypeError("a prompt as a dictionary has prompt or prompt_token_ids, multi_modal_data and prompt_embedding_table" +
                             (f", not {unknown[0]}" if unknown else ""))
         images, videos = _media.of_prompt(prompt.get("multi_modal_data") or {})
         return images, videos, prompt["prompt"] if "prompt" in prompt else prompt["prompt_token_ids"]
@@ -400,9 +413,12 @@ class LLM:
             "length_penalty": p.length_penalty, "beam_search_diversity_rate": p.beam_search_diversity_rate,
             "no_repeat_ngram_size": p.no_repeat_ngram_size, "lora_task_id": p.lora_id, "priority": p.priority,
             "random_seed": random.getrandbits(63) if p.seed is None else p.seed,
+            "return_context_logits": p.return_context_logits, "return_generation_logits": p.return_generation_logits,
         }
         if p.early_stopping is not None:
             fields["early_stopping"] = p.early_stopping
+        if job.table is not None:
+            fields.update(_table(job.table, self._info["hidden"]))
         if job.images:
             fields["images"] = job.images
         if job.videos:
@@ -423,6 +439,13 @@ class LLM:
         if p.guide:
             fields.update(guide_type=p.guide[0], guide=p.guide[1])
         return fields
+
+
+def _table(table: Any, hidden: int) -> Dict[str, Any]:
+    data, kind, shape = _arrays.tensor("prompt_embedding_table", table, ("float32", "float16", "bfloat16"))
+    if len(shape) != 2 or shape[1] != hidden:
+        raise ValueError(f"prompt_embedding_table has the shape {list(shape)}, expected rows of {hidden} numbers")
+    return {"prompt_embedding_table": data, "prompt_table_dtype": kind}
 
 
 def _close(inbox: Inbox, path: _nereid.ModelPath) -> None:

@@ -66,6 +66,8 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: Optional[int] = None
     prompt_logprobs: Optional[int] = None
+    return_context_logits: bool = False
+    return_generation_logits: bool = False
     skip_special_tokens: bool = True
     guided_decoding: Optional[GuidedDecodingParams] = None
 
@@ -85,6 +87,7 @@ class SamplingParams:
             seed=self.seed, stop=self.stop, bad_words=bad, min_tokens=self.min_tokens,
             stop_token_ids=[*self.stop_token_ids, *([] if self.end_id is None else [self.end_id])],
             ignore_eos=self.ignore_eos or self.end_id is not None, prompt_logprobs=self.prompt_logprobs,
+            return_context_logits=self.return_context_logits, return_generation_logits=self.return_generation_logits,
             logprobs=0 if self.logprobs is None and draws > self.n else self.logprobs,
             skip_special_tokens=self.skip_special_tokens, guide=self.guided_decoding and self.guided_decoding.guide())
 
