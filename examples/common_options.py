@@ -13,10 +13,10 @@ import nereid_programs
 
 # Taken, and said once on the standard error: what they choose is chosen elsewhere, or always so.
 # Values: 0 a switch, 1 an option with a value, "?" with or without one.
-NO_EFFECT = {"vocab_file": 1, "tokenizer_type": 1, "log_level": 1, "use_py_session": 0, "debug_mode": 0, "no_prompt_template": 0,
+NO_EFFECT = {"tokenizer_type": 1, "log_level": 1, "use_py_session": 0, "debug_mode": 0, "no_prompt_template": 0,
              "multi_block_mode": "?", "enable_context_fmha_fp32_acc": "?", "cuda_graph_mode": "?", "gpu_weights_percent": 1,
-             "lora_ckpt_source": 1, "enable_chunked_context": 0, "kv_cache_enable_block_reuse": 0}
-REFUSED = ("prompt_table_path", "prompt_tasks", "num_prepend_vtokens")
+             "lora_ckpt_source": 1, "enable_chunked_context": 0, "kv_cache_enable_block_reuse": 0, "cross_kv_cache_fraction": 1,
+             "return_all_generated_tokens": 0, "fail_fast_on_attention_window_too_large": 0}
 MEDUSA, LOOKAHEAD, REDRAFTER, EAGLE = 5, 6, 7, 8  # numbers of decoding_mode
 
 
@@ -59,6 +59,9 @@ class Options(argparse.ArgumentParser):
     def _add_common(self):
         self.option("engine_dir", default="engine_outputs")
         self.option("tokenizer_dir")
+        self.option("vocab_file", help="tokenizer.model or another file, where there is no --tokenizer_dir")
+        self.add_argument("--no-kv_cache_enable_block_reuse", "--no-kv-cache-enable-block-reuse", action="store_true",
+                          dest="no_block_reuse", help="every prompt is computed as a whole")
         self.option("lora_dir")
         self.option("lora_task_uids", nargs="+", help="for each input: -1 none, else the adapter of --lora_dir")
         for name, default in (("num_beams", 1), ("top_k", 1), ("random_seed", 0)):
@@ -66,7 +69,7 @@ class Options(argparse.ArgumentParser):
         for name in ("no_repeat_ngram_size", "early_stopping", "end_id", "sink_token_length", "max_tokens_in_paged_kv_cache"):
             self.option(name, type=int)
         self.option("max_attention_window_size", type=int, nargs="+")
-        for name, default in (("temperature", 1.0), ("top_p", 0.0), ("length_penalty", 1.0), ("repetition_penalty", 1.0),
+        for name, default in (("temperature", 1.0), ("top_p", 0.0), ("min_p", 0.0), ("length_penalty", 1.0), ("repetition_penalty", 1.0),
                               ("presence_penalty", 0.0), ("frequency_penalty", 0.0), ("beam_search_diversity_rate", 0.0),
                               ("kv_cache_free_gpu_memory_fraction", None)):
             self.option(name, type=float, default=default)
@@ -78,11 +81,10 @@ class Options(argparse.ArgumentParser):
         self.option("eagle_dynamic_tree_max_top_k", type=int)
         self.option("eagle_posterior_threshold", type=float, help="typical acceptance of drawn answers")
         self.option("lookahead_config", help="[7, 7, 7]: window, n-gram, verification set")
-        self.option("prompt_lookup_config", help="[10, 2, [0]]: drafted tokens, tokens that are compared, GPUs (not read)")
+        self.option("prompt_lookup_config", "ngram_config", help="[10, 2, [0]]: drafted tokens, tokens that are compared, GPUs (not read)")
         self.option("draft_target_model_config", help="[4, [0], [0], False]: drafted tokens; GPUs and logits are not read")
         self.option("draft_engine_dir", help="the draft model of draft_target_model_config")
         self.no_effect(NO_EFFECT)
-        self.refused(REFUSED)
 
 
 def hf_options(options):
@@ -153,8 +155,9 @@ def open_llm(nereid, args, model):
     options = {"max_beam_width": args.num_beams, "enable_lora": args.lora_dir is not None or None,
                "kv_cache_free_mem_fraction": args.kv_cache_free_gpu_memory_fraction,
                "max_attention_window": args.max_attention_window_size, "sink_token_length": args.sink_token_length,
-               "max_tokens_in_paged_kv_cache": args.max_tokens_in_paged_kv_cache, **drafts(args)}
-    llm = nereid.LLM(model, tokenizer=args.tokenizer_dir, **{k: v for k, v in options.items() if v is not None})
+               "max_tokens_in_paged_kv_cache": args.max_tokens_in_paged_kv_cache,
+               "enable_kv_cache_reuse": False if args.no_block_reuse else None, **drafts(args)}
+    llm = nereid.LLM(model, tokenizer=args.tokenizer_dir or args.vocab_file, **{k: v for k, v in options.items() if v is not None})
     if llm.tokenizer is None:
         llm.close()
         raise ValueError(f"'{model}' has no tokenizer; --tokenizer_dir names one")
@@ -169,7 +172,7 @@ def sampling(nereid, args, n_prompts, max_tokens, logprobs=None):
         return lists[i] if lists and i < len(lists) else []
 
     common = {"max_tokens": max_tokens, "temperature": args.temperature, "top_k": args.top_k,
-              "top_p": args.top_p or 1.0, "min_p": 0.0, "repetition_penalty": args.repetition_penalty,
+              "top_p": args.top_p or 1.0, "min_p": args.min_p, "repetition_penalty": args.repetition_penalty,
               "presence_penalty": args.presence_penalty, "frequency_penalty": args.frequency_penalty,
               "beam_width": args.num_beams, "length_penalty": args.length_penalty, "seed": args.random_seed,
               "n": getattr(args, "num_return_sequences", None) or 1, "early_stopping": args.early_stopping, "logprobs": logprobs,

@@ -5,7 +5,9 @@ work; all inputs run in one batch."""
 import array
 import ast
 import csv
+import math
 import os
+import struct
 import sys
 import time
 
@@ -16,7 +18,6 @@ import nereid_programs  # noqa: E402
 
 DEFAULT_TEXT = "Born in north-east France, Soyer trained as a"
 PROFILED_RUNS = 10
-REFUSED = ("output_logits_npy",)
 
 
 def arguments():
@@ -27,12 +28,19 @@ def arguments():
     p.option("input_file", help="token ids: .csv, .npy; texts: .txt")
     for name in ("output_csv", "output_npy", "output_log_probs_npy", "output_cum_log_probs_npy"):
         p.option(name)
+    p.option("output_logits_npy", help="logits, as far as the engine keeps them: of prompts into NAME_context.npy, of answers into NAME_generation.npy")
+    p.option("no_add_special_tokens", action="store_true", help="texts are encoded without the token that begins them")
+    p.option("hf_model_dir", "model_dir", help="the checkpoint, whose tokenizer is taken where none is named")
+    p.option("output_generation_logits", action="store_true", help="those of answers must be there")
+    p.option("prompt_table_path", help=".npy: embeddings for ids past the vocabulary, [tasks, rows, hidden]")
+    p.option("prompt_tasks", help="0,3,1: which of the table's tasks each input has (the first)")
+    p.option("num_prepend_vtokens", type=int, nargs="+", help="for each input, how many ids past the vocabulary go before it")
     p.option("num_return_sequences", type=int, help="answers to each input; of beams, how many are shown")
     p.option("streaming", action="store_true")
     p.option("streaming_interval", type=int, default=5)
     p.option("run_profiling", action="store_true")
-    p.refused(REFUSED)
     args = p.parse()
+    args.tokenizer_dir = args.tokenizer_dir or (None if args.vocab_file else args.hf_model_dir)
     if args.num_beams > 1 and args.streaming:
         p.error("--streaming: beams are known at their end")
     return args
@@ -41,22 +49,59 @@ def arguments():
 # ---- NumPy's files, as far as they are needed here ----
 
 
-def read_npy(path):
-    """Rows of whole numbers."""
+def read_npy(path, kinds, what):
+    """(shape, bytes, type) of an array of one of these types."""
     with open(path, "rb") as f:
         start = f.read(8)
         size = int.from_bytes(f.read(2 if start[6:7] == b"\x01" else 4), "little")
         if start[:6] != b"\x93NUMPY" or size > 1 << 16:
             raise SystemExit(f"run.py: {path} is no .npy file")
         header = ast.literal_eval(f.read(size).decode("latin-1"))
-        code = {"<i4": "i", "<i8": "q"}.get(header["descr"])
-        if code is None or header["fortran_order"] or len(header["shape"]) != 2:
-            raise SystemExit(f"run.py: {path}: expected rows of int32 or int64")
-        values = array.array(code, f.read())
-    n_rows, n = header["shape"]
-    if len(values) != n_rows * n:
+        kind, shape = header["descr"], header["shape"]
+        if kind not in kinds or header["fortran_order"]:
+            raise SystemExit(f"run.py: {path}: expected {what}")
+        data = f.read()
+    if len(data) != math.prod(shape) * int(kind[2:]):
         raise SystemExit(f"run.py: {path} is cut off")
-    return [values[i * n:(i + 1) * n].tolist() for i in range(n_rows)]
+    return shape, data, kind
+
+
+def read_ids(path):
+    what = "rows of int32 or int64"
+    shape, data, kind = read_npy(path, ("<i4", "<i8"), what)
+    if len(shape) != 2:
+        raise SystemExit(f"run.py: {path}: expected {what}")
+    values = array.array("i" if kind == "<i4" else "q", data)
+    return [values[i * shape[1]:(i + 1) * shape[1]].tolist() for i in range(shape[0])]
+
+
+def read_tables(path):
+    """Of each task its rows, as float32. V2 is what bfloat16 becomes in such files."""
+    what = "[tasks, rows, hidden] of float16, bfloat16 or float32"
+    shape, data, kind = read_npy(path, ("<f2", "<f4", "|V2"), what)
+    if len(shape) == 2:
+        shape = (1, *shape)
+    if len(shape) != 3 or 0 in shape:
+        raise SystemExit(f"run.py: {path}: expected {what}")
+    if kind == "<f2":
+        numbers = array.array("f", struct.unpack(f"<{math.prod(shape)}e", data)).tobytes()
+    elif kind == "|V2":
+        numbers = array.array("I", [x << 16 for x in array.array("H", data)]).tobytes()
+    else:
+        numbers = data
+    size = 4 * shape[1] * shape[2]
+    return [memoryview(numbers)[i * size:(i + 1) * size].cast("f", shape[1:]) for i in range(shape[0])]
+
+
+def write_array(path, shape, kind, chunks):
+    """chunks: the numbers' bytes, in their order."""
+    text = repr({"descr": kind, "fortran_order": False, "shape": tuple(shape)})
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    make_folder_of(path)
+    with open(path if path.endswith(".npy") else path + ".npy", "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
+        for chunk in chunks:
+            f.write(chunk)
 
 
 def write_npy(path, rows, code, depth):
@@ -66,12 +111,7 @@ def write_npy(path, rows, code, depth):
         dims.append(len(first))
         if i + 1 < depth:
             first, flat = first[0], [x for row in flat for x in row]
-    text = repr({"descr": {"i": "<i4", "f": "<f4"}[code], "fortran_order": False, "shape": tuple(dims)})
-    text += " " * (-(len(text) + 11) % 64) + "\n"
-    make_folder_of(path)
-    with open(path if path.endswith(".npy") else path + ".npy", "wb") as f:
-        f.write(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
-        f.write(array.array(code, flat).tobytes())
+    write_array(path, dims, {"i": "<i4", "f": "<f4"}[code], [array.array(code, flat).tobytes()])
 
 
 def make_folder_of(path):
@@ -83,25 +123,58 @@ def make_folder_of(path):
 
 def inputs(args, tokenizer):
     """[(ids)], the last max_input_length of each file's row, the first of a text's, as in the published program."""
-    limit = args.max_input_length
+    limit, special = args.max_input_length, not args.no_add_special_tokens
     if args.input_file is None:
-        return [tokenizer.encode(text)[:limit] for text in args.input_text]
+        return [tokenizer.encode(text, add_special_tokens=special)[:limit] for text in args.input_text]
     if args.input_file.endswith(".csv"):
         with open(args.input_file, encoding="utf-8", newline="") as f:
             return [[int(x) for x in row][-limit:] for row in csv.reader(f)]
     if args.input_file.endswith(".npy"):
-        return [[x for x in row if x != tokenizer.pad_token_id][-limit:] for row in read_npy(args.input_file)]
+        return [[x for x in row if x != tokenizer.pad_token_id][-limit:] for row in read_ids(args.input_file)]
     if args.input_file.endswith(".txt"):
         with open(args.input_file, encoding="utf-8", errors="replace") as f:
-            return [tokenizer.encode(line)[:limit] for line in f]
+            return [tokenizer.encode(line, add_special_tokens=special)[:limit] for line in f]
     print("Input file format not supported.")
     raise SystemExit
+
+
+def virtual(args, ids, vocab):
+    """--num_prepend_vtokens: ids past the vocabulary, which are rows of the prompt table, before each input."""
+    if args.num_prepend_vtokens is None:
+        return ids
+    if len(args.num_prepend_vtokens) != len(ids):
+        raise ValueError(f"--num_prepend_vtokens has {len(args.num_prepend_vtokens)} numbers, expected {len(ids)}: one for each input")
+    return [[*range(vocab, vocab + n), *row] for n, row in zip(args.num_prepend_vtokens, ids)]
+
+
+def prompts(args, ids):
+    """What goes to the model: ids, and where there is a table the rows of each input's task."""
+    if args.prompt_table_path is None:
+        return ids
+    tables = read_tables(args.prompt_table_path)
+    tasks = [0] * len(ids) if args.prompt_tasks is None else [int(x) for x in args.prompt_tasks.split(",")]
+    if len(tasks) != len(ids):
+        raise ValueError(f"--prompt_tasks has {len(tasks)} tasks, expected {len(ids)}: one for each input")
+    if not all(0 <= task < len(tables) for task in tasks):
+        raise ValueError(f"--prompt_tasks: {args.prompt_table_path} has {len(tables)} tasks, from 0 on")
+    return [{"prompt_token_ids": row, "prompt_embedding_table": tables[task]} for row, task in zip(ids, tasks)]
+
+
+def ask_for_logits(args, info, params):
+    """As far as the engine keeps them."""
+    kept = {name: info[f"gather_{name}_logits"] for name in ("context", "generation")}
+    if not any(kept.values()):
+        raise ValueError("--output_logits_npy needs an engine built with --gather_context_logits or --gather_generation_logits")
+    for p in params:
+        p.return_context_logits = kept["context"]
+        p.return_generation_logits = (kept["generation"] or args.output_generation_logits) and args.num_beams == 1
 
 
 def show(args, tokenizer, ids, answers, end):
     """answers: for each input the ids of each sequence or beam."""
     for i, (prompt, rows) in enumerate(zip(ids, answers)):
-        print(f'Input [Text {i}]: "{tokenizer.decode(prompt, skip_special_tokens=False)}"')
+        known = [x for x in prompt if x < tokenizer.vocab_size]
+        print(f'Input [Text {i}]: "{tokenizer.decode(known, skip_special_tokens=False)}"')
         for k, new in enumerate(rows):
             new = new[:-1] if new and new[-1] == end else new
             row = f"Beam {k}" if sequences(args) == 1 else f"Seq {k} Beam 0"
@@ -143,11 +216,25 @@ def write_files(args, ids, outputs, end):
     if args.output_log_probs_npy:
         flat = padded([c.logprobs for o in outputs for c in answers_of(args, o)], 0.0)
         write_npy(args.output_log_probs_npy, beams_of(args, flat), "f", 3)
+    if args.output_logits_npy:
+        write_logits(args.output_logits_npy.split(".npy")[0], outputs)
 
 
-def stream(args, llm, ids, params, end):
+def write_logits(name, outputs):
+    """Of the prompts one behind the other, [tokens, vocabulary]; of the answers, [answers, 1, tokens, vocabulary] with 0 behind the end of the shorter."""
+    context = [memoryview(o.context_logits) for o in outputs if o.context_logits is not None]
+    if context:
+        write_array(name + "_context", (sum(x.shape[0] for x in context), context[0].shape[1]), "<f4", (x.cast("B") for x in context))
+    answers = [memoryview(c.generation_logits) for o in outputs for c in o.outputs if c.generation_logits is not None]
+    if answers:
+        longest, vocab = max(x.shape[0] for x in answers), answers[0].shape[1]
+        rows = (x.tobytes() + bytes(4 * vocab * (longest - x.shape[0])) for x in answers)
+        write_array(name + "_generation", (len(answers), 1, longest, vocab), "<f4", rows)
+
+
+def stream(args, llm, ids, asked, params, end):
     answers, shown = [[[] for _ in range(sequences(args))] for _ in ids], 0
-    for piece in llm.stream(ids, params):
+    for piece in llm.stream(asked, params):
         answers[piece.prompt][piece.index] += piece.token_ids
         longest = max(len(a) for rows in answers for a in rows)
         if longest >= shown + args.streaming_interval:
@@ -162,20 +249,23 @@ def main():
     try:
         with common_options.open_llm(nereid, args, args.engine_dir) as llm:
             end = llm.tokenizer.eos_token_id if args.end_id is None else args.end_id
-            ids = inputs(args, llm.tokenizer)
+            ids = virtual(args, inputs(args, llm.tokenizer), llm.info["vocab"])
+            asked = prompts(args, ids)
             with_probs = args.output_log_probs_npy or args.output_cum_log_probs_npy
             params = common_options.sampling(nereid, args, len(ids), args.max_output_len, 0 if with_probs else None)
             if args.streaming:
-                show(args, llm.tokenizer, ids, stream(args, llm, ids, params, end), end)
+                show(args, llm.tokenizer, ids, stream(args, llm, ids, asked, params, end), end)
                 return
-            outputs = llm.generate(ids, params)
+            if args.output_logits_npy:
+                ask_for_logits(args, llm.info, params)
+            outputs = llm.generate(asked, params)
             if not args.output_csv and not args.output_npy:
                 show(args, llm.tokenizer, ids, [[c.token_ids for c in answers_of(args, o)] for o in outputs], end)
             write_files(args, ids, outputs, end)
             if args.run_profiling:
                 start = time.monotonic()
                 for _ in range(PROFILED_RUNS):
-                    llm.generate(ids, params)
+                    llm.generate(asked, params)
                 took = (time.monotonic() - start) / PROFILED_RUNS
                 print(f"batch_size: {len(ids)}, avg latency of {PROFILED_RUNS} iterations: : {took} sec")
     except (nereid.Error, OSError, ValueError) as e:

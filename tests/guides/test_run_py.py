@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """examples/run.py: the lines and files of the published program."""
+import json
 import subprocess
 
 import numpy as np
@@ -15,8 +16,8 @@ DEFAULT = "Born in north-east France, Soyer trained as a"
 @pytest.fixture(scope="module")
 def run(models, tmp_path_factory):
     engine = tmp_path_factory.mktemp("run") / "engine"
-    subprocess.run([BIN / "nereid", "build", models["gpt2"], "-o", engine, "--max_beam_width=2"], check=True,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run([BIN / "nereid", "build", models["gpt2"], "-o", engine, "--max_beam_width=2", "--gather_all_token_logits",
+                    "--max_prompt_embedding_table_size", "4"], check=True, stdout=subprocess.DEVNULL)
 
     def run_py(*words, status=0, n=6):
         return python(RUN, "--engine_dir", engine, "--tokenizer_dir", models["gpt2"], "--max_output_len", n, *words,
@@ -88,6 +89,82 @@ def test_files_hold_the_ids_and_probabilities(run, tmp_path):
     assert again.stdout == "" and np.load(tmp_path / "b.npy").shape[0] == 2
 
 
+def test_logits_go_into_files_of_their_own(run, models, tmp_path):
+    words = ["--input_text", "a b c", "d", "--output_logits_npy", tmp_path / "new/l.npy", "--output_npy", tmp_path / "a.npy"]
+    run(*words)
+    context, answers, ids = (np.load(tmp_path / name) for name in ("new/l_context.npy", "new/l_generation.npy", "a.npy"))
+    vocab = context.shape[1]
+    assert context.dtype == answers.dtype == np.float32 and answers.shape == (2, 1, 6, vocab)
+    chosen = answers[:, 0].argmax(-1)
+    n = [next(k for k in range(len(row)) if row[k:k + 6].tolist() == new.tolist()) for row, new in zip(ids, chosen)]  # where the answers begin
+    assert len(context) == sum(n)
+    assert np.allclose(context[n[0] - 1], answers[0, 0, 0], atol=1e-4) and np.allclose(context[-1], answers[1, 0, 0], atol=1e-4)
+    words[-3] = tmp_path / "beams.npy"
+    run(*words, "--num_beams", 2)
+    assert np.array_equal(np.load(tmp_path / "beams_context.npy"), context) and not (tmp_path / "beams_generation.npy").exists()
+    plain = tmp_path / "plain"
+    subprocess.run([BIN / "nereid", "build", models["gpt2"], "-o", plain], check=True, stdout=subprocess.DEVNULL)
+    assert "an engine built with --gather_context_logits or --gather_generation_logits" in run("--engine_dir", plain, *words, status=1).stderr
+    subprocess.run([BIN / "nereid", "build", models["gpt2"], "-o", plain, "--gather_context_logits"], check=True, stdout=subprocess.DEVNULL)
+    assert "gather_generation_logits" in run("--engine_dir", plain, *words, "--output_generation_logits", status=1).stderr
+    words[-3] = tmp_path / "half"
+    run("--engine_dir", plain, *words)
+    assert (tmp_path / "half_context.npy").exists() and not (tmp_path / "half_generation.npy").exists()
+
+
+def embeddings(folder):
+    data = (folder / "model.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    at = next(t for name, t in json.loads(data[8:8 + size]).items() if name.endswith("wte.weight"))
+    return np.frombuffer(data[8 + size:][slice(*at["data_offsets"])], {"F32": np.float32, "F16": np.float16}[at["dtype"]]).reshape(at["shape"])
+
+
+def test_prompt_tables(run, models, tmp_path):
+    """Tables of tokens' own embeddings: what the tokens themselves are answered."""
+    def new(*words):
+        run("--output_csv", tmp_path / "a.csv", "--no-kv_cache_enable_block_reuse", *words)
+        return [row.split(",")[-6:] for row in (tmp_path / "a.csv").read_text().splitlines()]
+
+    rows = embeddings(models["gpt2"])
+    vocab = len(rows)
+    tables = np.stack([rows[[5, 6, 7]], rows[[40, 41, 42]]])
+    (tmp_path / "ids.csv").write_text("5,6,7,9,10\n40,41,42,9,10\n")
+    (tmp_path / "virtual.csv").write_text(f"{vocab},{vocab + 1},{vocab + 2},9,10\n" * 2)
+    (tmp_path / "rest.csv").write_text("9,10\n" * 2)
+    first, second = new("--input_file", tmp_path / "ids.csv")
+    assert first != second
+    bfloat16 = (tables.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view("V2")
+    for kind, table in (("float32", tables.astype(np.float32)), ("float16", tables.astype(np.float16)), ("bfloat16", bfloat16)):
+        np.save(tmp_path / f"{kind}.npy", table)
+    table = ["--prompt_table_path", tmp_path / "float32.npy"]
+    assert new("--input_file", tmp_path / "virtual.csv", *table) == [first, first]
+    assert new("--input_file", tmp_path / "virtual.csv", *table, "--prompt_tasks", "1,0") == [second, first]
+    assert new("--input_file", tmp_path / "rest.csv", *table, "--prompt_tasks=0,1", "--num_prepend_vtokens", 3, 3) == [first, second]
+    got = {}
+    for kind in ("float32", "float16", "bfloat16"):
+        words = ["--input_file", tmp_path / "virtual.csv", "--prompt_table_path", tmp_path / f"{kind}.npy", "--output_logits_npy", tmp_path / kind]
+        new(*words)
+        got[kind] = np.load(tmp_path / f"{kind}_context.npy")
+    assert np.allclose(got["float16"], got["float32"], atol=0.02) and np.allclose(got["bfloat16"], got["float32"], atol=0.2)
+    np.save(tmp_path / "one.npy", tables[1])
+    said = run("--input_text", "a", "--prompt_table_path", tmp_path / "one.npy", "--num_prepend_vtokens", 3).stdout
+    assert said.startswith('Input [Text 0]: "a"\n')
+    for words, why in ((["--prompt_tasks", "0"], "has 1 tasks, expected 2"), (["--prompt_tasks", "0,2"], "has 2 tasks, from 0 on"),
+                       (["--num_prepend_vtokens", 3], "has 1 numbers, expected 2")):
+        assert why in run("--input_file", tmp_path / "rest.csv", *table, *words, status=1).stderr
+    np.save(tmp_path / "bad.npy", np.zeros((2, 3), np.int32))
+    assert "expected [tasks, rows, hidden] of" in run("--prompt_table_path", tmp_path / "bad.npy", status=1).stderr
+
+
+def test_tokens_and_tokenizers_as_they_are_named(run, models):
+    plain = run("--input_text", "a b").stdout
+    assert run("--input_text", "a b", "--no_add_special_tokens", "--min_p", 0.1).stdout == plain  # GPT-2 begins with no token of its own
+    for name in ("--vocab_file", "--hf_model_dir"):
+        words = ["--engine_dir", run.engine, "--max_output_len", 6, "--input_text", "a b", name, models["gpt2"]]
+        assert python(RUN, *words).stdout == plain
+    assert run("--input_text", "a b", "--ngram_config", "[4, 2, [0]]", n=24).stdout == run("--input_text", "a b", n=24).stdout
+
+
 def test_input_files(run, tmp_path):
     (tmp_path / "a.csv").write_text("5,6,7\n8\n")
     (tmp_path / "a.txt").write_text("a b\nc\n")
@@ -111,7 +188,7 @@ def test_profiling_prints_its_line(run):
 
 def test_what_has_no_effect_is_said_and_what_is_missing_refused(run, models):
     assert "--log_level has no effect" in run("--log_level", "info").stderr
-    assert "--prompt_tasks is not supported" in run("--prompt_tasks", "0", status=2).stderr
+    assert "unrecognized arguments: --beam_width_array" in run("--beam_width_array", "[2]", status=2).stderr
     assert "has no Medusa heads" in run("--medusa_choices", "[[0]]", status=1).stderr
     assert "max_beam_width" in run("--num_beams", 9, status=1).stderr
     done = python(RUN, "--engine_dir", "/nowhere", "--max_output_len", 1, status=1)
