@@ -652,6 +652,12 @@ def test_lookahead_decoding(engine, tmp_path, servers):
         assert "lookahead_window_size needs" in str(ask_ids(plain, lookahead_window_size=2))
     finally:
         s.close()
+    repo = with_values(engine, tmp_path / "open", "v0.19.0", {"decoding_mode": "lookahead", **sizes, "lookahead_ngram_size": ""})
+    s = Prepared("v0.19.0", repo, tmp_path / "open")
+    assert s.process.wait(30) != 0
+    said = s.log_text()
+    s.stop()
+    assert "Decoding mode is set to lookahead but lookahead parameters are not specified" in said and "(lookahead_ngram_size is open)" in said
 
 
 def test_medusa_decoding(engine, tmp_path, servers):

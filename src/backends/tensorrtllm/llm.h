@@ -185,6 +185,8 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m);
 void nrd_llm_params_fini(nrd_llm_model *m);
 
 /* warnings.c: one line a parameter, in the log. */
+/* A parameter that stands in the file without a value: empty, or still a template's "${…}". */
+bool nrd_llm_param_is_open(const nrd_llm_model *m, const char *key);
 void nrd_llm_warn_of_open(const nrd_llm_model *m);
 void nrd_llm_warn_of_no_effect(const nrd_llm_model *m);
 void nrd_llm_warn_of_misspelled(const nrd_llm_model *m);

@@ -186,6 +186,25 @@ static nrd_decoding_mode read_decoding_mode(const nrd_llm_model *m)
     return NRD_DECODING_AUTO;
 }
 
+/* The published backend does not load a model whose three sizes are left open. A file that has no such parameters, as releases before
+ * them, gets the executor's defaults. */
+static TRITONSERVER_Error *check_lookahead(const nrd_llm_model *m)
+{
+    static const char *const sizes[] = {"lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"};
+
+    if (m->exec_config.decoding_mode != NRD_DECODING_LOOKAHEAD || m->exec_config.speculative_config) {
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (nrd_llm_param_is_open(m, sizes[i])) {
+            return nrd_tb_errorf(TRITONSERVER_ERROR_INVALID_ARG, "Decoding mode is set to lookahead but lookahead parameters are not "
+                                 "specified. Please set parameters lookahead_window_size, lookahead_ngram_size, and "
+                                 "lookahead_verification_set_size. (%s is open)", sizes[i]);
+        }
+    }
+    return NULL;
+}
+
 /* Where an instance runs: the instance group's kind, or the parameter `device`. */
 static const char *find_device(const nrd_llm_model *m)
 {
@@ -299,6 +318,7 @@ TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m)
     c->medusa_choices = nrd_tb_config_param(&m->config, "medusa_choices");
     c->eagle_choices = nrd_tb_config_param(&m->config, "eagle_choices");
     c->speculative_config = nrd_tb_config_param(&m->config, "speculative_config");
+    NRD_TB_TRY(check_lookahead(m));
     c->lora_prefetch_dir = nrd_tb_config_param(&m->config, "lora_prefetch_dir");
     c->scheduler_record = nrd_tb_config_param(&m->config, "scheduler_record");
     const bool has_window = nrd_tb_config_param(&m->config, "max_attention_window_size") != NULL;

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-/* A parameter that stands in the file without a value: empty, or still a template's "${…}". */
-static bool is_open(const nrd_llm_model *m, const char *key)
+bool nrd_llm_param_is_open(const nrd_llm_model *m, const char *key)
 {
     return nrd_json_get(nrd_json_get(m->config.root, "parameters"), key) &&
            !nrd_tb_config_param(&m->config, key);
@@ -71,11 +70,11 @@ void nrd_llm_warn_of_open(const nrd_llm_model *m)
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows && !m->has_stream_state; i++) {
-        if (is_open(m, rows[i].key)) {
+        if (nrd_llm_param_is_open(m, rows[i].key)) {
             TRT_LOG(WARNING, "%s %s", rows[i].key, rows[i].text);
         }
     }
-    if (!m->has_stream_state && is_open(m, "enable_kv_cache_reuse")) {
+    if (!m->has_stream_state && nrd_llm_param_is_open(m, "enable_kv_cache_reuse")) {
         TRT_LOG(WARNING, "enable_kv_cache_reuse is not specified, will be set to %s",
                  m->rules.has_reuse_by_default ? "true" : "false");
     }
