@@ -98,7 +98,7 @@ def take(words, *names):
 def ranks(text, name):
     if text is None or (text.isdecimal() and int(text) > 0):
         return int(text or 1)
-    sys.exit(f"quantize.py: --{name} must be a number above 0, got '{text}'")
+    sys.exit(f"{os.path.basename(sys.argv[0])}: --{name} must be a number above 0, got '{text}'")
 
 
 def medusa_words(words):
@@ -193,6 +193,28 @@ def convert_checkpoint(words):
         how = ["--qformat=int8_sq", f"--alpha={alpha}", *([] if by_row else ["--per_tensor"]), *([] if by_token else ["--static_inputs"])]
     quantize_calibrated([*rest, *how, "--no-eval", *(["--kv_cache_dtype=int8"] if cache else [])], out or "tllm_checkpoint", None, [])
     say_took("converting checkpoints", start)
+
+
+def hf_gpt_convert(words):
+    """examples/gpt/hf_gpt_convert.py of v0.5 to v0.8. What needs texts is a folder of `nereid quantize`, which build.py takes as well, whole in N-gpu."""
+    alpha, rest = take(words, "smoothquant", "sq")
+    cache, rest = drop(rest, "calibrate_kv_cache", "kv")
+    if asks_help(words) or (alpha is None and not cache):
+        become("hf_gpt_convert", *words)
+    given = {}
+    for name, short, default in (("out_dir", "o", None), ("in_file", "i", None), ("tensor_parallelism", "tp", "1"), ("processes", "p", "4"),
+                                 ("model", "model", "gpt2"), ("storage_type", "t", "float32")):
+        value, rest = take(rest, name, short)
+        given[name] = default if value is None else value
+        if given[name] is None:
+            sys.exit(f"hf_gpt_convert.py: --{name} is missing")
+    _, rest = drop(rest, "load_model_on_cpu", "convert_model_on_cpu")
+    ranks(given["tensor_parallelism"], "tensor_parallelism")
+    given.update(calibrate_kv_cache=cache, smoothquant=alpha)
+    print("\n=============== Arguments ===============", *(f"{name}: {value}" for name, value in given.items()), "=" * 40, sep="\n", flush=True)
+    how = ["--qformat=full_prec"] if alpha is None else ["--qformat=int8_sq", f"--alpha={alpha}"]
+    run("quantize", f"--model_dir={given['in_file']}", f"--output_dir={os.path.join(given['out_dir'], given['tensor_parallelism'] + '-gpu')}", *how,
+        "--no-eval", *(["--kv_cache_dtype=int8"] if cache else []), *rest)
 
 
 def build_multimodal(folder, words):

@@ -30,7 +30,7 @@ typedef struct {
     const char *gather_all, *input_timing_cache, *spec_mode, *remove_padding;
     const char *precision, *lora_plugin, *lora_modules, *lora_dir, *lora_source;
     int32_t max_lora_rank;
-    bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, fp8_context_fmha, custom_all_reduce, parallel_embedding, gather_context, gather_generation, quantize_lm_head, dry_run;
+    bool old_layout, weight_only, fp8_kv, int8_kv, use_paged_fmha, fp8_context_fmha, custom_all_reduce, parallel_embedding, gather_context, gather_generation, quantize_lm_head, smooth_quant, dry_run;
     bool for_gpu;
     int32_t max_output_len, workers, seed, tp_size, pp_size, moe_ep_size, sharding_dim;
     int32_t max_encoder_input_len, max_input_len, max_seq_len, max_batch_size, max_num_tokens, max_beam_width;
@@ -380,6 +380,11 @@ static nrd_error *build(const options *o)
         NRD_TRY_GOTO(nrd_tool_check_output("checkpoint_dir", path, o->output_dir), err, done);
         NRD_TRY_GOTO(nrd_source_open(&src, path), err, done);
     }
+    if (o->smooth_quant && !dummy && !nrd_source_int8_inputs(src)) {
+        err = nrd_errorf(NRD_ERR_INVALID_ARG, "--use_smooth_quant: '%s' has no weights of SmoothQuant; nereid quantize --qformat int8_sq makes them, "
+                         "and hf_gpt_convert.py --smoothquant", nrd_source_path(src));
+        goto done;
+    }
     NRD_TRY_GOTO(check_mtp(o, src), err, done);
     NRD_TRY_GOTO(fill_limits(&b.limits, o, nrd_source_spec(src)), err, done);
     NRD_TRY_GOTO(nrd_tool_parse_dtype("dtype", o->dtype, &b.plan.dtype), err, done);
@@ -642,9 +647,9 @@ static const nrd_opt rows[] = {
     NO_EFFECT("inter_size", NULL, "config.json tells"),
     NO_EFFECT("no_bias", NULL, "config.json tells"),
     NO_EFFECT("multi_query_mode", NULL, "config.json tells"),
-    REFUSED("use_smooth_quant", NULL, "build what nereid quantize --qformat int8_sq wrote"),
-    REFUSED("per_channel", NULL, "belongs to SmoothQuant"),
-    REFUSED("per_token", NULL, "belongs to SmoothQuant"),
+    OPT(FLAG, "use_smooth_quant", NULL, smooth_quant, NULL, NULL, "the model must have weights of SmoothQuant, as nereid quantize --qformat int8_sq writes them"),
+    NO_EFFECT("per_channel", NULL, "weights of SmoothQuant have the scales that they were made with"),
+    NO_EFFECT("per_token", NULL, "weights of SmoothQuant were made for such scales or for others"),
     REFUSED("enable_fp8", NULL, "use --quantize fp8"),
     REFUSED("model_cls_file", NULL, "models are rows of a table, not Python classes"),
     REFUSED("model_cls_name", NULL, "models are rows of a table, not Python classes"),

@@ -127,8 +127,26 @@ def converted(models, tmp_path_factory):
 def test_only_gpt2_has_this_form(models, tmp_path):
     assert "is no GPT-2" in python(CONVERT, "-i", models["llama"], "-o", tmp_path, status=1).stderr
     assert "only gpt2" in python(CONVERT, "-i", models["gpt2"], "-o", tmp_path, "--model", "starcoder", status=2).stderr
-    said = python(CONVERT, "-i", models["gpt2"], "-o", tmp_path, "-sq", 0.5, status=2).stderr
-    assert "--smoothquant is not supported" in said
+
+
+@pytest.mark.parametrize("words, options, kinds", [
+    (["--smoothquant", 0.5], ["--use_smooth_quant"], (True, False)), (["-sq", 0.5, "-kv"], ["--use_smooth_quant", "--per_token", "--per_channel", "--int8_kv_cache"], (True, True)),
+    (["--calibrate-kv-cache"], ["--int8_kv_cache"], (False, True))])
+def test_smoothquant_and_an_int8_cache_of_v0_5_to_v0_8(words, options, kinds, models, tmp_path):
+    said = python(CONVERT, "-i", models["gpt2"], "-o", tmp_path / "c", *words, "--tensor-parallelism", 2, "--storage-type", "float16").stdout
+    assert said.splitlines()[1] == "=============== Arguments ===============" and "tensor_parallelism: 2\n" in said
+    python(BUILD, "--model_dir", tmp_path / "c/2-gpu", "--world_size", 2, "--dtype", "float16", "--max_output_len", 56, "--output_dir", tmp_path / "e", *options)
+    config = (tmp_path / "e/config.json").read_text()
+    scales = b".k_scale" in b"".join(p.read_bytes() for p in (tmp_path / "c/2-gpu").glob("*.safetensors"))
+    assert ('"quant_algo": "W8A8"' in config, '"kv_dtype": "int8"' in config, scales) == (*kinds, kinds[1])
+    subprocess.run([BIN / "nereid", "run", tmp_path / "e", "-p", "a", "-n", "2", "--tokenizer_dir", models["gpt2"]], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_smoothquant_needs_weights_of_it(converted, models, tmp_path):
+    said = python(BUILD, "--model_dir", converted, "--use_smooth_quant", "--output_dir", tmp_path / "e", status=1).stderr
+    assert "has no weights of SmoothQuant" in said and not (tmp_path / "e/config.json").exists()
+    assert "--in_file is missing" in python(CONVERT, "-o", tmp_path, "-sq", 0.5, status=1).stderr
+    assert "must be a number above 0" in python(CONVERT, "-i", models["gpt2"], "-o", tmp_path, "-sq", 0.5, "-tp", "x", status=1).stderr
 
 
 def test_readme_of_v0_5_to_v0_8(guide, models):
