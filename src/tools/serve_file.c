@@ -3,6 +3,8 @@
  * stand before those of the command line, which so win; those of --extra_llm_api_options behind it, as in the original. */
 #include "tools/serve_internal.h"
 
+#include "tools/llm_api.h"
+
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/options.h"
@@ -108,7 +110,7 @@ nrd_error *nrd_serve_read_text(nrd_serve_words *out, char *text)
     return err;
 }
 
-static nrd_error *read_file(nrd_serve_words *out, const char *path, nrd_error *(*read)(nrd_serve_words *out, char *text))
+nrd_error *nrd_serve_read_file(nrd_serve_words *out, const char *path, nrd_error *(*read)(nrd_serve_words *out, char *text))
 {
     char *text = NULL;
     size_t n = 0;
@@ -148,6 +150,11 @@ static int find_file(int argc, char **argv, const char *option, const char **out
     return 0;
 }
 
+static nrd_error *read_llm_api(nrd_serve_words *out, char *text)
+{
+    return nrd_llm_api_read(out, &(nrd_llm_api_reader){.program = "nereid serve"}, text);
+}
+
 nrd_error *nrd_serve_with_file(nrd_serve_words *out, int argc, char **argv)
 {
     static const char llm_api[] = "extra_llm_api_options";
@@ -156,11 +163,11 @@ nrd_error *nrd_serve_with_file(nrd_serve_words *out, int argc, char **argv)
     const int given = find_file(argc, argv, "config", &path, &n), api_given = find_file(argc, argv, llm_api, &api_path, &n_api);
 
     NRD_TRY(nrd_serve_add_word(out, nrd_xstrdup(argv[0])));
-    NRD_TRY(path ? nrd_error_wrap(read_file(out, path, nrd_serve_read_text), "--config") : NULL);
+    NRD_TRY(path ? nrd_error_wrap(nrd_serve_read_file(out, path, nrd_serve_read_text), "--config") : NULL);
     for (int i = 1; i < argc; i++) {
         if ((!given || i < given || i >= given + n) && (!api_given || i < api_given || i >= api_given + n_api)) {
             NRD_TRY(nrd_serve_add_word(out, nrd_xstrdup(argv[i])));
         }
     }
-    return api_path ? nrd_error_wrap(read_file(out, api_path, nrd_serve_read_llm_api), "--%s", llm_api) : NULL;
+    return api_path ? nrd_error_wrap(nrd_serve_read_file(out, api_path, read_llm_api), "--%s", llm_api) : NULL;
 }

@@ -59,8 +59,8 @@ int nrd_serve_read_options(nrd_serve_options *o, nrd_options *server, int argc, 
 
 /* serve_file.c: appends the options of a file's text, --NAME=VALUE. INVALID_ARG names the line. Writes into text. */
 nrd_error *nrd_serve_read_text(nrd_serve_words *out, char *text) NRD_MUST_USE;
-/* serve_llm_api.c: the same of a file of trtllm-serve; UNSUPPORTED without libyaml. */
-nrd_error *nrd_serve_read_llm_api(nrd_serve_words *out, char *text) NRD_MUST_USE;
+/* Those of a file; read: nrd_serve_read_text, or what reads another form. */
+nrd_error *nrd_serve_read_file(nrd_serve_words *out, const char *path, nrd_error *(*read)(nrd_serve_words *out, char *text)) NRD_MUST_USE;
 /* Appends argv, with the words of the file that --config names before its own, of --extra_llm_api_options behind. */
 nrd_error *nrd_serve_with_file(nrd_serve_words *out, int argc, char **argv) NRD_MUST_USE;
 

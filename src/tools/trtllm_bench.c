@@ -8,7 +8,9 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "hub/pull.h"
+#include "tools/llm_api.h"
 #include "tools/load/prompts.h"
+#include "tools/serve_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +24,7 @@ static const char usage[] =
     "engine for the cache. These are `nereid build` and `nereid bench`, which have more options.\n";
 
 typedef struct {
-    const char *model, *model_path, *workspace, *engine_dir, *dataset, *quantization, *report_json, *kv_fraction, *policy;
+    const char *model, *model_path, *workspace, *engine_dir, *dataset, *quantization, *report_json, *kv_fraction, *policy, *llm_api;
     int32_t tp, pp, ep, max_seq_len, max_batch_size, max_num_tokens, num_requests, warmup, concurrency, beam_width, eos_id;
     bool streaming, is_dummy;
 } options;
@@ -50,6 +52,7 @@ static const nrd_opt rows[] = {
     OPT(STR, "kv_cache_free_gpu_mem_fraction", NULL, kv_fraction, "X", "0.9", "share of free memory for the KV cache"),
     OPT(STR, "scheduler_policy", NULL, policy, "NAME", "guaranteed_no_evict", "or max_utilization"),
     OPT(FLAG, "streaming", NULL, streaming, NULL, NULL, "one response a token"),
+    OPT(STR, "extra_llm_api_options", "--config", llm_api, "FILE", NULL, "throughput, latency: arguments of the LLM API in YAML, as trtllm-serve reads them; they win"),
     OPT(STR, "report_json", NULL, report_json, "FILE", NULL, "write the figures there too"),
     NO_EFFECT("backend", NULL, "there is one engine"),
     NO_EFFECT("log_level", NULL, "there is one"),
@@ -59,16 +62,16 @@ static const nrd_opt rows[] = {
     NO_EFFECT("cluster_size", NULL, "ranks are processes"),
     NO_EFFECT("iteration_log", "--output_json --request_json", "use nereid bench throughput --trace FILE or --plot FILE"),
     NO_EFFECT_ALONE("enable_chunked_context", NULL, "prompts always may come in parts"),
-    REFUSED("extra_llm_api_options", NULL, "give what it has as options of nereid bench"),
     REFUSED("modality", NULL, "use nereid bench serve, with pictures in the data set"),
-    REFUSED("medusa_choices", "--sampler_options", "use nereid bench latency --speculative_config"),
+    REFUSED("medusa_choices", NULL, "give them in the file of --extra_llm_api_options, as speculative_config"),
+    REFUSED("sampler_options", NULL, "tokens are the most probable ones"),
     REFUSED("revision", NULL, "fetch it with nereid pull, and give its path"),
 };
 static const nrd_tool_table table = NRD_TOOL_TABLE("trtllm-bench", usage, rows, 1);
 
 /* A command line of another verb. */
 typedef struct {
-    char *v[40];
+    char *v[NRD_SERVE_MAX_WORDS + 64];
     int n;
 } line;
 
@@ -163,6 +166,9 @@ static nrd_error *build_line(const options *o, const char *model, const char *en
     if (o->dataset) {
         NRD_TRY(longest(o->dataset, model, &max_seq_len));
     }
+    if (o->llm_api) {
+        return nrd_errorf(NRD_ERR_INVALID_ARG, "build: --extra_llm_api_options belongs to throughput and latency");
+    }
     if (max_seq_len <= 0) {
         return nrd_errorf(NRD_ERR_INVALID_ARG, "build: --max_seq_len N is missing, or --dataset FILE, whose longest row says it");
     }
@@ -213,6 +219,23 @@ static nrd_error *check_run(const options *o, const char *command)
                                             o->policy);
 }
 
+static nrd_error *read_llm_api(nrd_serve_words *out, char *text)
+{
+    return nrd_llm_api_read(out, &(nrd_llm_api_reader){.program = "trtllm-bench", .is_bench = true}, text);
+}
+
+static nrd_error *add_file(line *l, const char *path)
+{
+    nrd_serve_words words = {.n = 0};
+    nrd_error *err = nrd_error_wrap(nrd_serve_read_file(&words, path, read_llm_api), "--extra_llm_api_options");
+
+    for (int i = 0; i < words.n && !err; i++) {
+        add(l, words.v[i], NULL);
+    }
+    nrd_serve_words_fini(&words);
+    return err;
+}
+
 static int measure(const options *o, const char *command, const char *model)
 {
     const bool is_throughput = !strcmp(command, "throughput");
@@ -250,7 +273,7 @@ static int measure(const options *o, const char *command, const char *model)
     if (o->report_json) {
         add(&l, "--json", o->report_json);
     }
-    return run(&l, NULL, nrd_tool_bench);
+    return run(&l, o->llm_api ? add_file(&l, o->llm_api) : NULL, nrd_tool_bench);
 }
 
 int nrd_tool_trtllm_bench(int argc, char **argv)

@@ -92,7 +92,10 @@ print_iter_log: true
 
 
 @pytest.mark.parametrize("text, why", [
-    ("speculative_config:\n  decoding_type: MTP\n", "'speculative_config' is not supported: use --speculative-config"),
+    ("speculative_config:\n  decoding_type: Foo\n", "speculative_config: decoding_type 'Foo' is not supported; known are NGram, DraftTarget"),
+    ("speculative_config:\n  decoding_type: MTP\n  max_window_size: 3\n", "speculative_config: 'max_window_size' is not supported"),
+    ("speculative_config:\n  decoding_type: NGram\n  max_draft_len: 0\n", "num_speculative_tokens must be a number from 1"),
+    ("speculative_config: MTP\n", "'speculative_config': expected names and values"), ("decoding_config: {}\n", "'decoding_config' is not supported: use --spec"),
     ("no_such: 1\n", "'no_such' is not known"), ("kv_cache_config: fp8\n", "'kv_cache_config': expected names and values"),
     ("kv_cache_config:\n  dtype: fp8\n   max_tokens: 3\n", "line 3: "),
     ("kv_cache_config:\n  no_such: 1\n", "kv_cache_config: 'no_such' is not known"), ("max_batch_size: 0\n", "--max_batch_size: expected a number from 1"),
@@ -103,6 +106,26 @@ def test_what_the_file_of_trtllm_serve_may_not_have(tiny_model, tmp_path, text, 
     (tmp_path / "f").write_text(text)
     r = trtllm_serve(tiny_model, "--extra_llm_api_options", tmp_path / "f", cache=tmp_path / "cache")
     assert r.returncode in (1, 2) and why in r.stderr and not (tmp_path / "cache").exists(), r.stderr
+
+
+@pytest.mark.parametrize("text, want", [
+    ("{decoding_type: NGram, max_draft_len: 4, max_matching_ngram_size: 2, is_keep_all: true, is_use_oldest: null}",
+     {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2}),
+    ("{decoding_type: Lookahead, max_window_size: 4, max_ngram_size: 3, max_verification_set_size: 5}",
+     {"method": "lookahead", "lookahead_window_size": 4, "lookahead_ngram_size": 3, "lookahead_verification_set_size": 5}),
+    ("{decoding_type: MTP, num_nextn_predict_layers: 3, use_mtp_vanilla: false}", {"method": "mtp", "num_speculative_tokens": 3}),
+    ("{decoding_type: Eagle, max_draft_len: 3, speculative_model_dir: 'a \"b\"', eagle3_one_model: true}",
+     {"method": "eagle3", "num_speculative_tokens": 3, "model": 'a "b"'}),
+    ("{decoding_type: Draft_Target, max_draft_len: 2, speculative_model: small}", {"method": "draft_model", "num_speculative_tokens": 2, "model": "small"}),
+    ("{decoding_type: Medusa, speculative_model: heads, medusa_choices: [[0], [0, 0]], num_medusa_heads: 4, max_draft_len: 7}",
+     {"method": "medusa", "model": "heads", "medusa_choices": [[0], [0, 0]]})])
+def test_drafts_of_the_file_of_trtllm_serve(tiny_model, cache, tmp_path, text, want):
+    (tmp_path / "f").write_text(f"speculative_config: {text}\n")
+    r = trtllm_serve(tiny_model, "--extra_llm_api_options", tmp_path / "f", "--prepare-only", cache=cache)
+    assert r.returncode == 0, r.stderr
+    [config] = pathlib.Path(json.loads(r.stdout.splitlines()[-1])["repository"]).glob("*.tensorrt_llm/config.pbtxt")
+    value = re.search(r'key: "speculative_config"\s*value: {\s*string_value: ("(?:[^"\\]|\\.)*")', config.read_text())[1]
+    assert json.loads(json.loads(value)) == want
 
 
 def test_the_example_names_the_key_that_is_wanted(tiny_model, cache):

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The files of nereid serve --config and --extra_llm_api_options. Every word that is read is an option, and holds no end of a line. */
 #include "tools/serve_file.c"
-#include "tools/serve_llm_api.c"
+#include "tools/llm_api.c"
+#include "tools/llm_api_drafts.c"
 
 #include <stdint.h>
 
@@ -23,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *text = nrd_xstrndup((const char *)data, size), *copy = nrd_xstrdup(text);
 
     nrd_error_free(nrd_serve_read_text(&w, text));
-    nrd_error_free(nrd_serve_read_llm_api(&w, copy));
+    nrd_error_free(nrd_llm_api_read(&w, &(nrd_llm_api_reader){.program = "fuzz", .is_bench = size % 2 == 1}, copy));
     for (int i = 0; i < w.n; i++) {
         if (strncmp(w.v[i], "--", 2) != 0 || strlen(w.v[i]) < 3 || strchr(w.v[i], '\n')) {
             abort();

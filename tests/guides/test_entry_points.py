@@ -304,6 +304,26 @@ def test_trtllm_bench_builds_and_measures(guide, models, dataset):
     assert report["concurrency"] == 1 and report["output_tokens_per_s"] * report["seconds"] == pytest.approx(7)
 
 
+def test_trtllm_bench_reads_arguments_of_the_llm_api(guide, models, dataset):
+    """As the published overview of performance has it: a file beside --backend pytorch."""
+    line = f"trtllm-bench --model org/llama --model_path {models['llama']} throughput --dataset {dataset} --backend pytorch --extra_llm_api_options extra.yml"
+
+    def bench(text, more="", status=0):
+        (guide.folder / "extra.yml").write_text(text)
+        return guide.type(f"{line} {more}", status=status)[1]
+
+    said = bench("cuda_graph_config:\n  enable_padding: true\nmax_batch_size: 1\nkv_cache_config: {dtype: auto, free_gpu_memory_fraction: 0.1, "
+                 "enable_block_reuse: true}\nspeculative_config: {decoding_type: NGram, max_draft_len: 3}\n", "--report_json report.json --max_batch_size 8")
+    assert said.count("trtllm-bench: --extra_llm_api_options: 'cuda_graph_config' has no effect") == 1 and "max_batch_size" not in said
+    report = json.loads((guide.folder / "report.json").read_text())
+    assert report["output_tokens_per_s"] * report["seconds"] == pytest.approx(47)
+    for text, why, status in (("max_batch_size: few\n", "--max_batch_size: 'few' is not a whole number", 2), ("speculative_config: {decoding_type: NGram, max_draft_len: 0}\n", "num_speculative_tokens must be", 1),
+                              ("speculative_config: {decoding_type: MTP}\n", "mtp", 1), ("kv_cache_config: {free_gpu_memory_fraction: 7}\n", "kv_cache_free_gpu_mem_fraction must be", 1),
+                              ("no_such: 1\n", "extra.yml: 'no_such' is not known", 1)):
+        assert why in bench(text, status=status), text
+    assert "belongs to throughput and latency" in guide.type(line.replace("throughput", "build --max_seq_len 64"), status=1)[1]
+
+
 def test_trtllm_bench_builds_the_published_recipe(guide, models):
     guide.type(f"trtllm-bench -m {models['llama']} -w work --no_weights_loading True build -q FP8 --max_seq_len 64 --max_batch_size 4 "
                "--max_num_tokens 128")
