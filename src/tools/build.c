@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid build: a checkpoint, a model folder or a GGUF file becomes an engine folder. */
 #include "tools/old_layout.h"
+#include "tools/output_dir.h"
 #include "tools/tools.h"
 
 #include "base/clock.h"
@@ -373,11 +374,11 @@ static nrd_error *build(const options *o)
     NRD_TRY_GOTO(check_spec_mode(o), err, done);
     if (dummy) {
         const char *config = o->model_config ? o->model_config : o->checkpoint_dir;
-        NRD_TRY_GOTO(nrd_tool_check_output(o->model_config ? "model_config" : "checkpoint_dir", config, o->output_dir), err, done);
+        NRD_TRY_GOTO(nrd_output_check_source(o->model_config ? "model_config" : "checkpoint_dir", config, o->output_dir), err, done);
         NRD_TRY_GOTO(nrd_source_open_dummy(&src, config, (uint64_t)(uint32_t)o->seed), err, done);
     } else {
         NRD_TRY_GOTO(nrd_hub_resolve(o->checkpoint_dir, &path), err, done);
-        NRD_TRY_GOTO(nrd_tool_check_output("checkpoint_dir", path, o->output_dir), err, done);
+        NRD_TRY_GOTO(nrd_output_check_source("checkpoint_dir", path, o->output_dir), err, done);
         NRD_TRY_GOTO(nrd_source_open(&src, path), err, done);
     }
     if (o->smooth_quant && !dummy && !nrd_source_int8_inputs(src)) {
@@ -407,6 +408,7 @@ static nrd_error *build(const options *o)
         NRD_TRY_GOTO(dry_run(src, &b, o->json), err, done);
         goto done;
     }
+    NRD_TRY_GOTO(nrd_output_check("build", NRD_OUTPUT_ENGINE, nrd_source_spec(src)->architecture, o->output_dir), err, done);
     nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_build_folder(src, &b, o->output_dir, &stats), err, done);
     if (is_mtp(o)) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid convert: a Hugging Face folder or a GGUF file becomes a checkpoint folder. */
+#include "tools/output_dir.h"
 #include "tools/tools.h"
 
 #include "base/clock.h"
@@ -177,10 +178,11 @@ static nrd_error *convert(const options *o)
     NRD_TRY(nrd_tool_parse_quant(word, &plan.quantize));
     char *path = NULL;
     NRD_TRY(nrd_hub_resolve(o->model_dir, &path));
-    err = nrd_tool_check_output("model_dir", path, o->output_dir);
+    err = nrd_output_check_source("model_dir", path, o->output_dir);
     err = err ? err : nrd_source_open(&src, path);
     free(path);
     NRD_TRY(err);
+    NRD_TRY_GOTO(nrd_output_check("convert", NRD_OUTPUT_CHECKPOINT, nrd_source_spec(src)->architecture, o->output_dir), err, done);
     NRD_TRY_GOTO(check_mtp(o, src), err, done);
     nrd_leftovers_sweep(o->output_dir);
     NRD_TRY_GOTO(nrd_convert_folder(src, &plan, o->output_dir, &stats), err, done);

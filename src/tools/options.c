@@ -181,17 +181,6 @@ nrd_error *nrd_tool_confirm(bool *out_yes, const char *question)
     return NULL;
 }
 
-nrd_error *nrd_tool_check_output(const char *option, const char *from, const char *output_dir)
-{
-    char *config = nrd_path_join(output_dir, "config.json");
-    const bool is_same = nrd_path_is_same(from, output_dir) || nrd_path_is_same(from, config);
-
-    free(config);
-    return is_same ? nrd_errorf(NRD_ERR_INVALID_ARG, "--output_dir is where --%s lies, and its config.json would be overwritten; give another folder",
-                                option)
-                   : NULL;
-}
-
 void nrd_tool_print_made(const char *dir, const char *architecture, uint64_t n_weights, uint64_t bytes, double seconds)
 {
     nrd_str out = {0};

@@ -10,6 +10,7 @@
 #include "executor/model_path.h"
 #include "hub/pull.h"
 #include "text/tokenizer.h"
+#include "tools/output_dir.h"
 #include "tools/quantize/calibrate.h"
 #include "tools/quantize/folder.h"
 #include "tools/quantize/layer.h"
@@ -81,7 +82,7 @@ static nrd_error *check_source(const job *j, const char *path)
 {
     const nrd_model_spec *m = nrd_source_spec(j->src);
 
-    NRD_TRY(nrd_tool_check_output("model_dir", path, j->o->output_dir));
+    NRD_TRY(nrd_output_check_source("model_dir", path, j->o->output_dir));
     if (nrd_source_get_kind(j->src) != NRD_SOURCE_HF) {
         return nrd_errorf(NRD_ERR_UNSUPPORTED, "--model_dir is a %s; a Hugging Face folder is needed (nereid convert "
                           "--quantize rounds others)", nrd_source_kind_name(j->src));

@@ -102,8 +102,6 @@ const char *nrd_human_bytes(uint64_t n, char out[32]);
 nrd_error *nrd_tool_confirm(bool *out_yes, const char *question) NRD_MUST_USE;
 /* Prints "nereid VERB: message", frees the error, gives 1; gives 0 for NULL. */
 int nrd_tool_finish(const char *verb, nrd_error *err);
-/* INVALID_ARG: what is read (a folder or a config.json) lies where the output goes, whose config.json would take its place. */
-nrd_error *nrd_tool_check_output(const char *option, const char *from, const char *output_dir) NRD_MUST_USE;
 /* What --json of the verbs that write a folder prints: an object on a line. */
 void nrd_tool_print_made(const char *dir, const char *architecture, uint64_t n_weights, uint64_t bytes, double seconds);
 

@@ -178,6 +178,31 @@ def test_what_is_read_is_not_overwritten(tmp_path, words):
     assert {p: p.read_bytes() for p in tmp_path.glob("?/*")} == before
 
 
+@pytest.mark.parametrize("words, holds", [
+    (["convert", "--model_dir", "M", "-o", "O"], "a Hugging Face model"), (["build", "--checkpoint_dir", "M", "-o", "O"], "a Hugging Face model"),
+    (["convert", "--model_dir", "M", "-o", "E"], "an engine"), (["build", "--checkpoint_dir", "M", "-o", "C"], "a checkpoint"),
+    (["convert", "--model_dir", "M", "-o", "W"], "no model's")])
+def test_a_model_of_another_kind_is_not_overwritten(tmp_path, words, holds):
+    assert make(tmp_path / "M", "llama").returncode == 0 and make(tmp_path / "O", "qwen2").returncode == 0
+    nereid("convert", tmp_path / "O", "-o", tmp_path / "C")
+    nereid("build", tmp_path / "O", "-o", tmp_path / "E")
+    (tmp_path / "W").mkdir()
+    (tmp_path / "W/config.json").write_text('{"port": 80}')
+    before = {p: p.read_bytes() for p in tmp_path.glob("?/*")}
+    done = subprocess.run([NEREID, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and f"{holds}, whose config.json would be overwritten; give another folder" in done.stderr, done.stderr
+    assert {p: p.read_bytes() for p in tmp_path.glob("?/*")} == before
+
+
+def test_what_was_made_before_is_made_again_and_another_model_of_it_is_named(tmp_path):
+    assert make(tmp_path / "M", "llama").returncode == 0 and make(tmp_path / "O", "qwen2").returncode == 0
+    made = (("convert", "C", "a checkpoint", []), ("build", "E", "an engine", []), ("build", "old", "an engine", ["--old_layout"]))
+    for verb, out, kind, more in made:
+        for model, says in (("O", ""), ("O", ""), ("M", f"nereid {verb}: warning: '{out}' holds {kind} of Qwen2ForCausalLM, which is overwritten\n")):
+            done = subprocess.run([NEREID, verb, model, "-o", out, *more], cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 0 and says in done.stderr and ("warning" in done.stderr) == bool(says), done.stderr
+
+
 def test_options_of_trtllm_build_are_used_refused_or_named(tmp_path):
     assert make(tmp_path / "m", "llama", dtype="float32").returncode == 0
     done = subprocess.run(
