@@ -74,10 +74,21 @@ static bool is_unread_kv(const nrd_model_spec *m, const char *name)
     return is;
 }
 
-/* Files of Marian and M2M100 may have positions that are made by their formula; learned ones are always used. */
-static bool is_sinusoids(const char *name)
+/* Never weights: frequencies, masks and numbers of positions that old versions saved, constants of an activation (Apertus), factors that
+ * are read with the configuration (longrope in GGUF files), and positions that are made by their formula (Marian, M2M100; learned ones
+ * are always used). */
+static bool is_buffer(const char *name)
 {
-    return nrd_str_has_suffix(name, ".embed_positions.weight") || nrd_str_has_suffix(name, ".embed_positions.weights");
+    static const char *const ends[] = {".inv_freq", ".cos_cached", ".sin_cached", ".attn.bias", ".attn.masked_bias", ".attention.bias",
+                                       ".attention.masked_bias", ".causal_mask", ".position_ids", ".act_fn.beta", ".act_fn.eps",
+                                       "rope_factors_long.weight", "rope_factors_short.weight", ".embed_positions.weight",
+                                       ".embed_positions.weights"};
+    bool is = false;
+
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        is = is || nrd_str_has_suffix(name, ends[i]);
+    }
+    return is;
 }
 
 static void note(nrd_build_stats *stats, const nrd_plan *p)
@@ -93,6 +104,7 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
     if (nrd_spec_has_gaps(nrd_plan_spec(p)) && !nrd_spec_reads_pictures(nrd_plan_spec(p))) {
         nrd_str_puts(&stats->notes, "layers that read pictures are left out: the model takes text alone\n");
     }
+    const char *first = NULL;
     size_t shown = 0, of_towers = 0;
     n = nrd_plan_spec(p)->pp_size > 1 ? 0 : n; /* another stage may use them */
     for (size_t i = 0; i < n; i++) {
@@ -100,24 +112,21 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
             of_towers++;
             continue;
         }
-        /* buffers that old versions saved; never weights. What belongs to a tower is used by it (model/vision.h) */
-        if (nrd_vision_has(nrd_plan_spec(p), unused[i]) || nrd_str_has_suffix(unused[i], ".rotary_emb.inv_freq") ||
-            nrd_str_has_suffix(unused[i], ".attn.bias") || nrd_str_has_suffix(unused[i], ".attn.masked_bias") ||
-            nrd_str_has_suffix(unused[i], ".attn.attention.bias") || nrd_str_has_suffix(unused[i], ".attn.attention.masked_bias") || is_sinusoids(unused[i]) || is_other_network(p, unused[i]) ||
+        /* What belongs to a tower is used by it (model/vision.h). */
+        if (nrd_vision_has(nrd_plan_spec(p), unused[i]) || is_buffer(unused[i]) || is_other_network(p, unused[i]) ||
             is_of_gap(nrd_plan_spec(p), unused[i]) || is_unread_kv(nrd_plan_spec(p), unused[i]) ||
             (nrd_plan_spec(p)->tied_embeddings && strstr(unused[i], "lm_head"))) {
             continue;
         }
-        if (shown++ < 3) {
-            nrd_str_printf(&stats->notes, "tensor not used: %s\n", unused[i]);
-        }
+        first = shown++ == 0 ? unused[i] : first;
     }
     if (of_towers > 0) {
         nrd_str_printf(&stats->notes, "%zu tensors of towers for pictures and sounds are left unread: the model takes text alone\n",
                        of_towers);
     }
-    if (shown > 3) {
-        nrd_str_printf(&stats->notes, "and %zu more tensors not used\n", shown - 3);
+    if (shown > 0) { /* as with layers that the configuration does not count, or biases that it denies */
+        nrd_str_printf(&stats->notes, "%zu of the model's tensors %s not used: %s%s; does the configuration belong to these weights?\n", shown,
+                       shown == 1 ? "is" : "are", first, shown == 1 ? "" : " and others");
     }
 }
 

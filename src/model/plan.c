@@ -345,6 +345,16 @@ static int by_place(const void *a, const void *b)
     return order ? order : strcmp(x->name, y->name); /* those that are made of several parts */
 }
 
+/* Of a layer behind the rank's last: the configuration counts fewer than the file has. */
+static bool is_behind_last(const nrd_plan *p, const char *name)
+{
+    static const char layers[] = "transformer.layers.";
+    char *end = NULL;
+    const long layer = nrd_str_has_prefix(name, layers) ? strtol(name + strlen(layers), &end, 10) : -1;
+
+    return end && *end == '.' && layer >= p->spec.n_layers / p->spec.pp_size;
+}
+
 /* A checkpoint is already what a rank needs; only types may change. Taken in the order of the file. */
 static nrd_error *plan_from_checkpoint(nrd_plan *p)
 {
@@ -353,12 +363,17 @@ static nrd_error *plan_from_checkpoint(nrd_plan *p)
     size_t n = nrd_source_n_tensors(p->src, p->rank);
 
     NRD_NEW_GOTO(order, n, err, done);
+    NRD_NEW_GOTO(p->unused, n, err, done);
     for (size_t i = 0; i < n; i++) {
         order[i] = nrd_source_tensor_at(p->src, p->rank, i);
     }
     qsort(order, n, sizeof *order, by_place);
     for (size_t i = 0; i < n && !err; i++) {
-        err = add_ready(p, order[i]);
+        if (is_behind_last(p, order[i]->name)) {
+            p->unused[p->n_unused++] = order[i]->name;
+        } else {
+            err = add_ready(p, order[i]);
+        }
     }
     for (int32_t i = 0; i < p->spec.n_layers / p->spec.pp_size && !err; i++) {
         err = nrd_plan_add_inputs(p, 0, i);

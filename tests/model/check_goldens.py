@@ -157,6 +157,9 @@ def evaluate(program, model_path, golden, folder, more=("--compute-dtype", "floa
     if done.returncode != 0:
         last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
         raise Mismatch(f"exit status {done.returncode}: {last}")
+    unused = [line for line in done.stderr.splitlines() if "not used: " in line]
+    if unused:  # what a model's files have and nobody reads is known by name
+        raise Mismatch(unused[0])
     with open(answer, encoding="utf-8") as f:
         rows = [json.loads(line) for line in f if line.strip()]
     return {row["id"]: row for row in rows}

@@ -147,7 +147,7 @@ def test_weights_that_the_configuration_has_no_place_for_are_named(model, tmp_pa
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
     done = nereid("run", folder, "-p", "x", "-n", "1", NEREID_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
-    assert "tensor not used: model.layers.0.self_attn.q_proj.bias" in done.stderr and "layers.1.self_attn.q_proj.bias" in done.stderr
+    assert ": 2 of the model's tensors are not used: model.layers.0.self_attn.q_proj.bias and others; does the conf" in done.stderr
     plain = nereid("run", model, "-p", "x", "-n", "1", NEREID_CACHE=str(tmp_path / "cache"))
     assert plain.returncode == 0 and "not used" not in plain.stderr
 
@@ -158,6 +158,23 @@ def test_a_cache_that_the_device_lacks_is_refused_at_the_load(model, tmp_path):
     done = nereid("run", tmp_path / "engine", "--tokenizer_dir", model, "--device", "cpu", "-p", "x")
     assert done.returncode == 1 and "has no KV cache of type fp8; build the engine with another --kv_cache_dtype" in done.stderr, done.stderr
     assert "lost" not in done.stderr
+
+
+def test_layers_that_the_configuration_does_not_count_are_named(model, tmp_path):
+    def one_layer(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "nereid"} | {"num_hidden_layers": 1}))
+
+    checkpoint, folder = tmp_path / "checkpoint", tmp_path / "short"  # a checkpoint as another converter writes it
+    assert nereid("convert", model, "-o", checkpoint).returncode == 0
+    shutil.copytree(model, folder)
+    one_layer(folder)
+    one_layer(checkpoint)
+    for path, first in ((folder, "model.layers.1.input_layernorm.weight"), (checkpoint, "transformer.layers.1.input_layernorm.weight")):
+        done = nereid("build", path, "-o", tmp_path / "engine")
+        assert done.returncode == 0 and done.stderr.count("not used") == 1
+        assert f" of the model's tensors are not used: {first} and others; " in done.stderr
+        assert "LlamaForCausalLM, 10 weights, " in done.stdout
 
 
 @pytest.mark.parametrize("words", [["run", "-p", "x"], ["serve"], ["serve", "--build", "--max_batch_size=4"], ["serve", "NAMED"],
