@@ -79,3 +79,55 @@ void nrd_leftovers_sweep(const char *dir)
     }
     nrd_names_free(names, n);
 }
+
+nrd_error *nrd_leftovers_make_dir(char *name, int *out_lock)
+{
+    *out_lock = -1;
+    if (!mkdtemp(name)) {
+        return nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder '%s': %s", name, strerror(errno));
+    }
+    *out_lock = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*out_lock >= 0) {
+        (void)flock(*out_lock, LOCK_SH | LOCK_NB); /* it is too new for a sweep: nobody else has it */
+    }
+    return NULL;
+}
+
+/* Removed while it is locked, so that of two sweeps one does it. */
+static void sweep_dir(const char *path)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 077) == 0 &&
+        time(NULL) - last_written(path) > QUIET_SECS && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        nrd_dir_remove(path);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+void nrd_leftovers_sweep_dirs(const char *name)
+{
+    static const char any[] = "XXXXXX";
+    const char *base = nrd_path_base(name);
+    const size_t len = strlen(base), n_same = len - (sizeof any - 1);
+    char **names = NULL, *dir = NULL;
+    size_t n = 0;
+    nrd_error *err = nrd_path_make_dir(&dir, name);
+
+    nrd_error_free(err ? err : nrd_dir_list(&names, &n, dir));
+    for (size_t i = 0; i < n; i++) {
+        char *path = NULL;
+        if (strlen(names[i]) == len && !strncmp(names[i], base, n_same)) {
+            nrd_error_free(nrd_path_make(&path, dir, names[i]));
+        }
+        if (path) {
+            sweep_dir(path);
+        }
+        free(path);
+    }
+    nrd_names_free(names, n);
+    free(dir);
+}

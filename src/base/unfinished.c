@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/unfinished.h"
 
+#include "base/file.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -52,7 +54,7 @@ static void on_signal(int sig)
     for (int i = MAX_NOTED - 1; i >= 0; i--) {
         const char *p = atomic_exchange(&noted[i], NULL);
         if (p && unlink(p) != 0) {
-            rmdir(p);
+            nrd_dir_remove(p); /* system calls alone */
         }
     }
     raise(sig); /* SA_RESETHAND: now it ends the program */

@@ -9,7 +9,7 @@
 #ifndef NRD_BASE_UNFINISHED_H
 #define NRD_BASE_UNFINISHED_H
 
-/* A file, or a folder that is empty by then: what was noted last goes first. Copies the path. */
+/* A file, or a folder with what is in it: what was noted last goes first. Copies the path. */
 void nrd_unfinished_note(const char *path);
 void nrd_unfinished_forget(const char *path);
 

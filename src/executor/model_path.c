@@ -120,11 +120,6 @@ static int32_t n_or_1(int32_t n)
     return n > 1 ? n : 1;
 }
 
-static int32_t n_ranks_of(nrd_engine_asked r)
-{
-    return n_or_1(r.tp_size) * n_or_1(r.pp_size);
-}
-
 /* The path without links; where there is none, the path as it was given. */
 static nrd_error *without_links(char **out, const char *path)
 {
@@ -214,36 +209,6 @@ done:
     free(cache);
     free(real);
     return err;
-}
-
-static void note_file(const char *dir, const char *name, void (*note)(const char *path))
-{
-    char *file = NULL;
-    nrd_error_free(nrd_path_make(&file, dir, name)); /* without memory it is not noted */
-    if (file) {
-        note(file);
-    }
-    free(file);
-}
-
-/* A signal removes the folder too, with the files that building makes in it. */
-static void note_folder(const char *dir, int32_t n_ranks, void (*note)(const char *path))
-{
-    static const char *const others[] = {"config.json", NRD_MADE_FROM_FILE, NRD_ENCODER_FOLDER, NRD_ENCODER_FOLDER "/config.json",
-                                         NRD_ENCODER_FOLDER "/rank0.engine", NRD_MTP_FOLDER, NRD_MTP_FOLDER "/config.json",
-                                         NRD_MTP_FOLDER "/rank0.engine"};
-    note(dir);
-    for (int32_t i = 0; i < n_ranks; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "rank%d.engine", i);
-        note_file(dir, name, note);
-    }
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        note_file(dir, others[i], note);
-    }
-    for (int i = 0; nrd_vision_file(i); i++) {
-        note_file(dir, nrd_vision_file(i), note);
-    }
 }
 
 /* What becomes an engine. */
@@ -354,10 +319,9 @@ static nrd_error *use_made(const char *entry, const char *path)
 }
 
 /* Makes the engine in folder `tmp` and gives it its name. */
-static nrd_error *make_beside(const char *entry, const char *tmp, const char *path, int32_t n_ranks, nrd_engine_maker *make,
-                              void *user)
+static nrd_error *make_beside(const char *entry, const char *tmp, const char *path, nrd_engine_maker *make, void *user)
 {
-    note_folder(tmp, n_ranks, nrd_unfinished_note);
+    nrd_unfinished_note(tmp); /* a signal removes it too */
     nrd_error *err = make(user, tmp);
     if (!err) {
         err = nrd_made_from_write(tmp, path);
@@ -368,7 +332,7 @@ static nrd_error *make_beside(const char *entry, const char *tmp, const char *pa
     if (nrd_path_is_dir(tmp)) {
         nrd_dir_remove(tmp);
     }
-    note_folder(tmp, n_ranks, nrd_unfinished_forget);
+    nrd_unfinished_forget(tmp);
     return err;
 }
 
@@ -398,7 +362,7 @@ nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_engine_a
     nrd_leftovers_sweep(dir);
     nrd_str_printf(&tmp, "%s.tmp.%ld", entry, (long)getpid());
     NRD_TRY_GOTO(nrd_str_error(&tmp), err, done);
-    NRD_TRY_GOTO(make_beside(entry, tmp.data, path, n_ranks_of(asked), make, user), err, done);
+    NRD_TRY_GOTO(make_beside(entry, tmp.data, path, make, user), err, done);
     if (!nrd_cache_entry_hold(entry)) {
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "'%s' was removed as soon as it was made: try again", entry);
         goto done;
@@ -435,12 +399,10 @@ static nrd_error *open_temporary(nrd_model_path *out, wanted *w)
     if (!out->engine) {
         return nrd_error_no_memory();
     }
-    if (!mkdtemp(out->engine)) {
-        return nrd_errorf(NRD_ERR_INTERNAL, "cannot make a folder '%s'", out->engine);
-    }
+    nrd_leftovers_sweep_dirs(out->engine);
+    NRD_TRY(nrd_leftovers_make_dir(out->engine, &out->lock));
     out->is_temporary = true;
-    out->n_ranks = n_ranks_of(w->asked);
-    note_folder(out->engine, out->n_ranks, nrd_unfinished_note);
+    nrd_unfinished_note(out->engine);
     return build(w, out->engine);
 }
 
@@ -511,7 +473,10 @@ void nrd_model_path_close(nrd_model_path *m)
 {
     if (m->is_temporary) {
         nrd_dir_remove(m->engine);
-        note_folder(m->engine, m->n_ranks, nrd_unfinished_forget);
+        nrd_unfinished_forget(m->engine);
+        if (m->lock >= 0) {
+            close(m->lock);
+        }
     }
     free(m->engine);
     free(m->tokenizer);

@@ -33,7 +33,7 @@ typedef struct nrd_model_path {
     char *engine;    /* folder to open */
     char *tokenizer; /* where a tokenizer should be: PATH as given, or the engine's folder */
     bool is_temporary;
-    int32_t n_ranks; /* of a temporary one */
+    int lock; /* of a temporary one: held until it is closed (base/leftovers.h) */
 } nrd_model_path;
 
 /* device: the --device option, NULL for auto; a new engine's weights are packed for it.

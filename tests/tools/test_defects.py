@@ -196,3 +196,48 @@ def test_a_folder_without_a_model_is_not_said_to_lack_a_tokenizer(tmp_path):
     done = nereid("run", tmp_path, "-p", "x", NEREID_CACHE=tmp_path / "cache")
     assert done.returncode == 1
     assert "config.json" in done.stderr and "no tokenizer" not in done.stderr
+
+
+def engines_in(folder):
+    return sorted(folder.glob("nereid-engine-*"))
+
+
+def running_chat(model, tmp_path, *words):
+    """With its small engine in a temporary folder. Waits for a line on its input."""
+    p = subprocess.Popen(["env", "--default-signal=TERM,INT", NEREID, "run", model, *words], env=dict(os.environ, TMPDIR=str(tmp_path)),
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    p.stdin.write(b"ab\n")
+    p.stdin.flush()
+    assert p.stdout.read(1)  # it answers, so that all files are there
+    return p
+
+
+@pytest.mark.parametrize("words", [[], ["--tp-size", "2"], ["--speculative-config", '{"method": "draft_model", "model": "MODEL"}']])
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_no_temporary_engine(model, tmp_path, words, sig):
+    p = running_chat(model, tmp_path, *(w.replace("MODEL", str(model)) for w in words))
+    assert engines_in(tmp_path)
+    p.send_signal(sig)
+    p.stdin.close()
+    p.wait()
+    assert not engines_in(tmp_path)
+
+
+def test_the_next_program_removes_the_engine_of_one_that_was_killed(model, tmp_path):
+    def make_old(folder):
+        for path in (*folder.iterdir(), folder):
+            os.utime(path, (1, 1))
+
+    killed = running_chat(model, tmp_path)
+    (left,) = engines_in(tmp_path)
+    killed.kill()
+    killed.communicate()
+    make_old(left)
+    alive = running_chat(model, tmp_path)
+    (used,) = engines_in(tmp_path)
+    assert used != left
+    make_old(used)
+    assert nereid("run", model, "-p", "x", "-n", "1", TMPDIR=tmp_path).returncode == 0
+    assert engines_in(tmp_path) == [used]
+    alive.communicate()
+    assert alive.returncode == 0 and not engines_in(tmp_path)

@@ -33,7 +33,7 @@ static char *make(const char *name)
     return path;
 }
 
-/* The exit status of a child that notes two files and a folder, forgets one file, and gets `sig`. */
+/* The exit status of a child that notes two files and a folder that has one more, forgets one file, and gets `sig`. */
 static int child(const char *const paths[3], int sig)
 {
     pid_t pid = fork();
@@ -59,7 +59,7 @@ static void test_a_signal_removes_what_is_noted_and_ends_the_program(void **stat
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         char *sub = nrd_path_join(dir, "sub");
         assert_int_equal(mkdir(sub, 0700), 0);
-        char *inside = make("sub/noted"), *kept = make("forgotten");
+        char *inside = make("sub/noted"), *other = make("sub/other"), *kept = make("forgotten");
         const int status = child((const char *const[]){inside, kept, sub}, signals[i]);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == signals[i]);
         assert_false(nrd_path_exists(inside));
@@ -67,6 +67,7 @@ static void test_a_signal_removes_what_is_noted_and_ends_the_program(void **stat
         assert_true(nrd_path_exists(kept));
         unlink(kept);
         free(inside);
+        free(other);
         free(kept);
         free(sub);
     }
@@ -149,6 +150,56 @@ static void test_a_sweep_takes_only_what_nobody_writes(void **state)
     free(folder);
 }
 
+static char *make_dir(const char *name, int *out_lock)
+{
+    char *path = nrd_path_join(dir, name);
+    assert_null(nrd_leftovers_make_dir(path, out_lock));
+    char *file = nrd_path_join(path, "rank0.engine");
+    assert_null(nrd_file_write(file, "half", 4));
+    free(file);
+    return path;
+}
+
+/* It has a folder and a file in it. */
+static void make_old(const char *path)
+{
+    const struct timespec long_ago[2] = {{1, 0}, {1, 0}};
+    char *file = nrd_path_join(path, "rank0.engine");
+    assert_int_equal(utimensat(AT_FDCWD, file, long_ago, 0), 0);
+    assert_int_equal(utimensat(AT_FDCWD, path, long_ago, 0), 0);
+    free(file);
+}
+
+static void test_a_sweep_takes_only_folders_whose_program_is_gone(void **state)
+{
+    int locks[4];
+    char *used = make_dir("engine-XXXXXX", &locks[0]), *left = make_dir("engine-XXXXXX", &locks[1]);
+    char *fresh = make_dir("engine-XXXXXX", &locks[2]), *other = make_dir("others-XXXXXX", &locks[3]);
+    char *any = nrd_path_join(dir, "engine-XXXXXX"), *target = nrd_path_join(dir, "target"), *link = nrd_path_join(dir, "engine-linked");
+    (void)state;
+    for (int i = 1; i < 4; i++) { /* as the kernel does when their programs end */
+        close(locks[i]);
+    }
+    assert_int_equal(mkdir(target, 0700), 0);
+    char *file = make("target/rank0.engine");
+    assert_int_equal(symlink(target, link), 0);
+    make_old(used);
+    make_old(left);
+    make_old(other);
+    make_old(target);
+    nrd_leftovers_sweep_dirs(any);
+    assert_true(nrd_path_exists(used) && nrd_path_exists(fresh) && nrd_path_exists(other) && nrd_path_exists(file));
+    assert_false(nrd_path_exists(left));
+    close(locks[0]);
+    nrd_leftovers_sweep_dirs(any);
+    assert_false(nrd_path_exists(used));
+    nrd_leftovers_sweep_dirs("/nonexistent/engine-XXXXXX");
+    char *const all[] = {used, left, fresh, other, any, target, link, file};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        free(all[i]);
+    }
+}
+
 static void test_a_file_is_locked_until_it_has_its_name(void **state)
 {
     char *path = nrd_path_join(dir, "written"), tmp[64];
@@ -171,6 +222,7 @@ int main(void)
         cmocka_unit_test(test_threads_note_and_forget_at_once),
         cmocka_unit_test(test_a_file_is_locked_until_it_has_its_name),
         cmocka_unit_test(test_a_sweep_takes_only_what_nobody_writes),
+        cmocka_unit_test(test_a_sweep_takes_only_folders_whose_program_is_gone),
     };
     if (!mkdtemp(dir)) {
         return 1;
