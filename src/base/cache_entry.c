@@ -20,7 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_CONFIG = 1 << 20 };
+enum { MAX_CONFIG = 1 << 20, KEPT_FREE_PERCENT = 5 };
+static const uint64_t KEPT_FREE_BYTES = 2000000000; /* of large disks, where 5 % would be more than anybody else needs at once */
 
 /* ---- who uses one ---- */
 
@@ -272,7 +273,19 @@ static entry *list(const char *dir, size_t *out_n)
     return all;
 }
 
-void nrd_cache_trim(const char *dir, uint64_t max_bytes)
+/* Whether the disk is to have more free; what cannot be asked has enough. */
+static bool is_full(const char *dir, uint64_t more_bytes)
+{
+    struct statvfs v;
+
+    if (statvfs(dir, &v) != 0 || v.f_blocks == 0) {
+        return false;
+    }
+    const uint64_t share = v.f_blocks / 100 * KEPT_FREE_PERCENT * v.f_frsize;
+    return v.f_bavail * v.f_frsize < more_bytes + (share < KEPT_FREE_BYTES ? share : KEPT_FREE_BYTES);
+}
+
+void nrd_cache_trim(const char *dir, uint64_t max_bytes, uint64_t more_bytes)
 {
     size_t n = 0;
     uint64_t sum = 0;
@@ -282,16 +295,24 @@ void nrd_cache_trim(const char *dir, uint64_t max_bytes)
     for (size_t i = 0; i < n; i++) {
         sum += all[i].bytes;
     }
-    if (sum > max_bytes) {
+    bool full = n > 0 && is_full(dir, more_bytes);
+    if (sum > max_bytes || full) {
         nrd_cache_in_use(&in_use);
     }
     for (size_t i = 0; i < n; i++) {
-        char *taken = sum > max_bytes && !nrd_cache_is_in_use(&in_use, all[i].path) ? nrd_cache_entry_take(all[i].path) : NULL;
+        const bool goes = (sum > max_bytes || full) && !nrd_cache_is_in_use(&in_use, all[i].path);
+        char *taken = goes ? nrd_cache_entry_take(all[i].path) : NULL;
         if (taken) {
             nrd_dir_remove(taken);
+            if (sum > max_bytes) {
+                NRD_LOG_WARN("removed '%s' (%.1f MB), which was not used longest: engines may take %.1f MB (" NRD_CACHE_MAX_SIZE ")",
+                             all[i].path, (double)all[i].bytes / 1e6, (double)max_bytes / 1e6);
+            } else {
+                NRD_LOG_WARN("removed '%s' (%.1f MB), which was not used longest: the disk is nearly full (" NRD_CACHE_MAX_SIZE
+                             "=0 keeps all)", all[i].path, (double)all[i].bytes / 1e6);
+            }
             sum -= all[i].bytes;
-            NRD_LOG_WARN("removed '%s' (%.1f MB), which was not used longest: engines may take %.1f MB (" NRD_CACHE_MAX_SIZE ")",
-                         all[i].path, (double)all[i].bytes / 1e6, (double)max_bytes / 1e6);
+            full = full && is_full(dir, more_bytes);
         }
         free(taken);
         free(all[i].path);

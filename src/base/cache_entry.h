@@ -37,8 +37,9 @@ nrd_error *nrd_cache_read_size(const char *text, const char *dir, uint64_t *out_
 /* What the entries of a kind may take together; UINT64_MAX: no limit. Default: a quarter of the disk. A value that is none is
  * warned of, and the default. */
 uint64_t nrd_cache_max_bytes(const char *dir);
-/* Removes the entries in `dir` that were not used longest until all take at most so much. What somebody uses stays. Each one
- * that goes is a warning, since it has to be made again. */
-void nrd_cache_trim(const char *dir, uint64_t max_bytes);
+/* Removes the entries in `dir` that were not used longest until all take at most so much, and the disk has `more_bytes` and 5 % (2 GB
+ * at most) free: the cache never takes the last of it while something older can go. What somebody uses stays; without a limit
+ * (UINT64_MAX) all do. Each one that goes is a warning, since it has to be made again. */
+void nrd_cache_trim(const char *dir, uint64_t max_bytes, uint64_t more_bytes);
 
 #endif

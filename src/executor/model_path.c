@@ -352,6 +352,7 @@ nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_engine_a
     nrd_error *err = NULL;
     nrd_str tmp = {0};
     char *dir = NULL;
+    uint64_t size = 0;
 
     if (find_made(entry, path)) {
         return NULL;
@@ -360,6 +361,9 @@ nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_engine_a
     NRD_TRY_GOTO(nrd_path_make_dir(&dir, entry), err, done);
     NRD_TRY_GOTO(nrd_mkdirs(dir), err, done);
     nrd_leftovers_sweep(dir);
+    NRD_TRY_GOTO(size_of(&size, path), err, done);
+    const uint64_t most = nrd_cache_max_bytes(dir);
+    nrd_cache_trim(dir, most, size); /* an engine takes about as much as its model */
     nrd_str_printf(&tmp, "%s.tmp.%ld", entry, (long)getpid());
     NRD_TRY_GOTO(nrd_str_error(&tmp), err, done);
     NRD_TRY_GOTO(make_beside(entry, tmp.data, path, make, user), err, done);
@@ -367,7 +371,7 @@ nrd_error *nrd_model_path_make(const char *entry, const char *path, nrd_engine_a
         err = nrd_errorf(NRD_ERR_UNAVAILABLE, "'%s' was removed as soon as it was made: try again", entry);
         goto done;
     }
-    nrd_cache_trim(dir, nrd_cache_max_bytes(dir));
+    nrd_cache_trim(dir, most, 0);
 done:
     nrd_str_fini(&tmp);
     free(dir);

@@ -124,7 +124,7 @@ nrd_error *nrd_tool_write_man(const char *dir)
     }
     nrd_str_puts(&index, ".SH ENVIRONMENT\n.TP\n.B NEREID_CACHE\nwhere models and engines are kept "
                          "(default: ~/.cache/nereid)\n.TP\n.B NEREID_CACHE_MAX_SIZE\nwhat its engines may take together: 50GB, "
-                         "10%, 0 for no limit (default: 25% of the disk)\n.SH SEE ALSO\n.BR tritonserver (1)\n");
+                         "10%, 0 for no limit (default: 25% of the disk); without 0 older ones also go where the disk is nearly full\n.SH SEE ALSO\n.BR tritonserver (1)\n");
     if (!err) {
         err = write_page(dir, "nereid", &index);
     }

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -60,6 +61,35 @@ def test_an_engine_of_the_cache_that_has_no_room(disk, model):
     r = nereid(disk, "serve", model)
     assert r.returncode == 1 and "no room for" in r.stderr and "'%s/cache/engines' has" % disk.folder in r.stderr
     assert disk.files() == []
+
+
+@pytest.fixture
+def cache_disk(tmp_path):
+    """40 MB, of which 5 % are 2 MB, with two old engines of 10 MB."""
+    try:
+        d = SmallDisk(tmp_path / "disk", "40m")
+    except OSError as e:
+        pytest.skip(str(e))
+    for days, name in ((2, "newer"), (3, "older")):
+        folder = d.seen / "cache/engines" / name
+        folder.mkdir(parents=True)
+        (folder / "rank0.engine").write_bytes(bytes(10 << 20))
+        os.utime(folder, (time.time() - days * 86400,) * 2)
+    yield d
+    d.close()
+
+
+@pytest.mark.parametrize("taken_mb, limit, left", [(0, "100%", ["newer", "older"]), (14, "100%", ["newer"]), (17, "1TB", ["newer"]),
+                                                   (14, "0", ["newer", "older"])])
+def test_old_engines_of_the_cache_make_room_where_the_disk_is_nearly_full(cache_disk, model, monkeypatch, taken_mb, limit, left):
+    """The model takes 5.4 MB: with 14 MB of others it would have room, and leave too little."""
+    monkeypatch.setenv("NEREID_CACHE_MAX_SIZE", limit)
+    (cache_disk.seen / "filler").write_bytes(bytes(taken_mb << 20))
+    r = nereid(cache_disk, "serve", model, "--prepare-only")
+    assert r.returncode == 0, r.stdout + r.stderr
+    made = sorted(p.name for p in (cache_disk.seen / "cache/engines").iterdir())
+    assert [n for n in made if not n.startswith("llama-")] == left and len(made) == len(left) + 1
+    assert r.stderr.count("which was not used longest: the disk is nearly full") == 2 - len(left)
 
 
 def test_a_repository_that_breaks_off_leaves_nothing(disk, model, tmp_path):
