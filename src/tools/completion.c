@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nereid completion: scripts for the shells, made from the tables of options. Each completes nereid's verbs, the options of a
- * verb, and those of tritonserver, trtllm-build and trtllm-serve; what is no option is left to the shell, which completes files.
+ * verb, those of tritonserver, trtllm-build, trtllm-serve and trtllm-bench, and the latter's commands; what is no option is left to the
+ * shell, which completes files.
  *
  * Sources: bash(1), "Programmable Completion"; zshcompsys(1); fish's complete(1). */
 #include "tools/programs.h"
@@ -8,10 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PROGRAMS "nereid tritonserver trtllm-build trtllm-serve trtllm-bench"
+
 static const char completion_usage[] =
     "Usage: nereid completion bash|zsh|fish\n"
     "Prints what makes the shell complete verbs and options of nereid, tritonserver,\n"
-    "trtllm-build and trtllm-serve, for example\n"
+    "trtllm-build, trtllm-serve and trtllm-bench, for example\n"
     "  source <(nereid completion bash)     # also zsh, behind compinit\n"
     "  nereid completion fish | source\n"
     "  nereid completion bash > ~/.local/share/bash-completion/completions/nereid\n"
@@ -79,6 +82,7 @@ static void put_bash(nrd_str *out)
         "  tritonserver) verb=tritonserver ;;\n"
         "  trtllm-build) verb=build ;;\n"
         "  trtllm-serve) verb=serve ;;\n"
+        "  trtllm-bench) verb=trtllm_bench ;;\n"
         "  *) verb=${COMP_WORDS[1]//-/_}\n"
         "    [ \"$verb ${COMP_WORDS[2]}\" != 'bench serve' ] || verb=bench_serve\n"
         "    [ \"$COMP_CWORD\" -ne 1 ] && [ \"$verb $COMP_CWORD\" != 'help 2' ] || verb=verbs ;;\n"
@@ -94,11 +98,15 @@ static void put_bash(nrd_str *out)
         each_option(out, &t, put_bash_option);
         nrd_str_puts(out, "' ;;\n");
     }
-    nrd_str_puts(out, "  esac\n"
+    nrd_str_puts(out, "  trtllm_bench) words='");
+    each_row(out, "trtllm_bench", &nrd_trtllm_bench_table, put_bash_option);
+    nrd_str_puts(out, "'\n"
+                      "    [[ $cur == -* || ${COMP_WORDS[COMP_CWORD-1]} == -* ]] || words='" NRD_TRTLLM_BENCH_COMMANDS "' verb=verbs ;;\n"
+                      "  esac\n"
                       "  case $verb$cur in verbs* | \"$verb\"-*) COMPREPLY=($(compgen -W "
                       "\"$words\" -- \"$cur\")) ;; esac\n"
                       "}\n"
-                      "complete -o default -F _nereid nereid tritonserver trtllm-build trtllm-serve\n");
+                      "complete -o default -F _nereid " PROGRAMS "\n");
 }
 
 /* ---- zsh ---- */
@@ -120,7 +128,7 @@ static void put_zsh(nrd_str *out)
     nrd_tool_table t;
     const char *summary;
     nrd_str_puts(
-        out, "#compdef nereid tritonserver trtllm-build trtllm-serve\n"
+        out, "#compdef " PROGRAMS "\n"
              "_nereid() {\n"
              "  local verb\n"
              "  local -a rows\n"
@@ -128,6 +136,7 @@ static void put_zsh(nrd_str *out)
              "  tritonserver) verb=tritonserver ;;\n"
              "  trtllm-build) verb=build ;;\n"
              "  trtllm-serve) verb=serve ;;\n"
+             "  trtllm-bench) verb=trtllm_bench ;;\n"
              "  *) verb=${words[2]//-/_}\n"
              "    [[ \"$verb ${words[3]}\" != 'bench serve' ]] || verb=bench_serve\n"
              "    (( CURRENT != 2 )) && [[ \"$verb $CURRENT\" != 'help 3' ]] || verb=verbs ;;\n"
@@ -145,7 +154,11 @@ static void put_zsh(nrd_str *out)
         each_option(out, &t, put_zsh_option);
         nrd_str_puts(out, ") ;;\n");
     }
-    nrd_str_puts(out, "  esac\n"
+    nrd_str_puts(out, "  trtllm_bench) rows=(");
+    each_row(out, "trtllm_bench", &nrd_trtllm_bench_table, put_zsh_option);
+    nrd_str_puts(out, ")\n"
+                      "    [[ $PREFIX == -* || ${words[CURRENT-1]} == -* ]] || { rows=(" NRD_TRTLLM_BENCH_COMMANDS "); verb=verbs } ;;\n"
+                      "  esac\n"
                       "  case $verb$PREFIX in\n"
                       "  verbs*) _describe verb rows ;;\n"
                       "  \"$verb\"-*) _describe -o option rows ;;\n"
@@ -155,7 +168,7 @@ static void put_zsh(nrd_str *out)
                       "if [[ $funcstack[1] == _nereid ]]; then\n"
                       "  _nereid \"$@\"\n"
                       "else\n"
-                      "  compdef _nereid nereid tritonserver trtllm-build trtllm-serve\n"
+                      "  compdef _nereid " PROGRAMS "\n"
                       "fi\n");
 }
 
@@ -165,10 +178,10 @@ static void put_fish_option(nrd_str *out, const char *verb, const nrd_opt *o)
 {
     nrd_str name = {0};
     nrd_tool_put_option(&name, o);
-    if (strcmp(verb, "tritonserver")) {
+    if (strcmp(verb, "tritonserver") && strcmp(verb, nrd_trtllm_bench_table.verb)) {
         nrd_str_printf(out, "complete -c nereid -n '__nereid_verb %s'", verb);
     } else {
-        nrd_str_puts(out, "complete -c tritonserver");
+        nrd_str_printf(out, "complete -c %s", verb);
     }
     nrd_str_printf(out, " -l %s%s -d '", nrd_str_cstr(&name) + 2,
                    nrd_opt_needs_value(o) ? " -r" : "");
@@ -206,6 +219,8 @@ static void put_fish(nrd_str *out)
     for (size_t i = 0; nrd_tool_program_at(i, &t, &summary); i++) {
         each_option(out, &t, put_fish_option);
     }
+    each_row(out, nrd_trtllm_bench_table.verb, &nrd_trtllm_bench_table, put_fish_option);
+    nrd_str_puts(out, "complete -c trtllm-bench -a '" NRD_TRTLLM_BENCH_COMMANDS "' -d 'a command of it'\n");
 }
 
 int nrd_tool_completion(int argc, char **argv)

@@ -13,6 +13,10 @@ typedef struct nrd_tool_verb {
     const char *summary;
 } nrd_tool_verb;
 
+/* A program with commands of its own, which is no verb. */
+extern const nrd_tool_table nrd_trtllm_bench_table;
+#define NRD_TRTLLM_BENCH_COMMANDS "build throughput latency"
+
 /* Said once by main(), before anything else of here; borrows for good. A verb's own file cannot name all of them: it is one. */
 void nrd_tool_verbs_are(const nrd_tool_verb *verbs, size_t n);
 /* The verbs, then tritonserver; false behind the last. */

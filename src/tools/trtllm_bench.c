@@ -3,6 +3,7 @@
  * `nereid bench`. Here an option may stand before the command or behind it.
  *
  * Source: the reference of trtllm-bench, TensorRT-LLM 1.0. */
+#include "tools/programs.h"
 #include "tools/tools.h"
 
 #include "base/file.h"
@@ -67,7 +68,7 @@ static const nrd_opt rows[] = {
     REFUSED("sampler_options", NULL, "tokens are the most probable ones"),
     REFUSED("revision", NULL, "fetch it with nereid pull, and give its path"),
 };
-static const nrd_tool_table table = NRD_TOOL_TABLE("trtllm-bench", usage, rows, 1);
+const nrd_tool_table nrd_trtllm_bench_table = NRD_TOOL_TABLE("trtllm-bench", usage, rows, 1);
 
 /* A command line of another verb. */
 typedef struct {
@@ -282,7 +283,7 @@ int nrd_tool_trtllm_bench(int argc, char **argv)
     const char *command = NULL;
     char *path = NULL;
     size_t n = 0;
-    int status = nrd_tool_parse(&table, argc, argv, &o, &command, &n);
+    int status = nrd_tool_parse(&nrd_trtllm_bench_table, argc, argv, &o, &command, &n);
 
     if (status >= 0) {
         return status;

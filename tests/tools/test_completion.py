@@ -17,7 +17,8 @@ CASES = [("nereid be", ["bench", "bench_serve"]), ("nereid help comp", ["complet
          ("nereid serve m --metrics-p", ["--metrics-port"]), ("nereid serve m --chat-temp", ["--chat-template"]),
          ("nereid bench serve --num-req", ["--num-requests"]), ("nereid fill-template --", ["--in-place"]),
          ("tritonserver --grpc-p", ["--grpc-port"]), ("trtllm-build --max-num-tok", ["--max-num-tokens"]),
-         ("trtllm-serve --max-beam", ["--max-beam-width"])]
+         ("trtllm-serve --max-beam", ["--max-beam-width"]), ("trtllm-bench --model m throughput --data", ["--dataset"]),
+         ("trtllm-bench --model m thr", ["throughput"])]
 
 
 def installed(shell, folder):
@@ -26,7 +27,7 @@ def installed(shell, folder):
     name = {"bash": "nereid", "zsh": "_nereid", "fish": "nereid.fish"}[shell]
     (folder / name).write_text(text)
     if shell != "zsh":  # there one file names its programs
-        for program in ("tritonserver", "trtllm-build", "trtllm-serve"):
+        for program in ("tritonserver", "trtllm-build", "trtllm-serve", "trtllm-bench"):
             (folder / name.replace("nereid", program)).symlink_to(name)
     return folder
 
