@@ -12,6 +12,23 @@ static double run_time_bytes(const nrd_exec *x)
     return 256e6 + slots * (double)x->spec->vocab * (sizeof(uint16_t) + 0.25 /* two masks, a bit each */);
 }
 
+/* In the words of the published backend, which users and their programs look for in the log. */
+static void tell(const nrd_exec *x, const nrd_device_info *di)
+{
+    const nrd_exec_info *i = &x->info;
+    const double gib = 1 << 30;
+
+    nrd_exec_log(x, 2, "Memory usage when calculating max tokens in paged kv cache: total: %.2f GiB, available: %.2f GiB",
+                 (double)di->mem_total_bytes / gib, (double)di->mem_free_bytes / gib);
+    nrd_exec_log(x, 2, "Number of blocks in KV cache primary pool: %d", i->n_kv_blocks);
+    nrd_exec_log(x, 2, "Number of blocks in KV cache secondary pool: %d, onboard blocks to primary memory before reuse: true",
+                 i->n_kv_host_blocks);
+    nrd_exec_log(x, 2, "Max KV cache pages per sequence: %d", (x->lim.max_seq_len + i->tokens_per_block - 1) / i->tokens_per_block);
+    nrd_exec_log(x, 2, "Number of tokens per block: %d.", i->tokens_per_block);
+    nrd_exec_log(x, 2, "[MemUsageChange] Allocated %.2f GiB for max tokens in paged KV cache (%lld).", (double)i->kv_cache_bytes / gib,
+                 (long long)i->n_kv_blocks * i->tokens_per_block);
+}
+
 /* Without attention a block takes no memory of the device, but about 60 bytes to know of it: so many, or those of the
  * longest sequence. */
 #define EMPTY_BLOCKS (1 << 20)
@@ -80,13 +97,8 @@ nrd_error *nrd_exec_size_kv(nrd_exec *x)
     x->info.n_kv_host_blocks = kc.n_host_blocks;
     x->info.kv_cache_bytes = (uint64_t)kc.n_blocks * block_bytes;
     x->info.state_bytes = nrd_runner_state_bytes(x->runner);
-    if (block_bytes > 0) { /* in the words of the published backend, which users look for in the log */
-        nrd_exec_log(x, 2, "Allocated %.2f GiB for max tokens in paged KV cache (%lld).",
-                     (double)x->info.kv_cache_bytes / (1 << 30), (long long)kc.n_blocks * bt);
-    }
-    if (kc.n_host_blocks > 0) {
-        nrd_exec_log(x, 2, "KV cache: %d blocks in host memory (%.0f MB)", kc.n_host_blocks,
-                     (double)kc.n_host_blocks * (double)block_bytes / 1e6);
+    if (block_bytes > 0) {
+        tell(x, &di);
     }
     NRD_TRY(nrd_exec_alloc_kv(x, kc.n_blocks, kc.n_host_blocks));
     return nrd_runner_record_ahead(x->runner);

@@ -50,6 +50,22 @@ static double streamed_share(nrd_exec *x)
     return di.host_is_device ? 0 : 1 - x->cfg.gpu_weights_percent;
 }
 
+/* In the words of the published backend: where it runs and what its limits are. */
+static void tell(const nrd_exec *x, bool has_gpu)
+{
+    const int32_t n = x->spec->tp_size * x->spec->pp_size;
+
+    nrd_exec_log(x, 2, "MPI size: %d, MPI local size: %d, rank: 0", n, nrd_launched_here(n));
+    if (has_gpu) {
+        nrd_exec_log(x, 2, "Rank 0 is using GPU %d", x->cfg.n_device_ids > 0 ? x->cfg.device_ids[0] : 0);
+    }
+    nrd_exec_log(x, 2, "TRTGptModel maxNumSequences: %d", x->lim.max_batch_size);
+    nrd_exec_log(x, 2, "TRTGptModel maxBatchSize: %d", x->lim.max_batch_size);
+    nrd_exec_log(x, 2, "TRTGptModel maxBeamWidth: %d", x->lim.max_beam_width);
+    nrd_exec_log(x, 2, "TRTGptModel maxSequenceLen: %d", x->lim.max_seq_len);
+    nrd_exec_log(x, 2, "TRTGptModel maxNumTokens: %d", x->lim.max_num_tokens);
+}
+
 static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)
 {
     const nrd_build_limits *b = nrd_engine_limits(x->engine);
@@ -329,7 +345,9 @@ nrd_error *nrd_exec_open_all(nrd_exec *x, const char *engine_dir)
     if (di.host_is_device && nrd_engine_settle(x->engine, di.mem_free_bytes)) {
         nrd_exec_log(x, 2, "weights are in memory of large pages");
     }
+    tell(x, !di.host_is_device);
     NRD_TRY(open_runner(x, engine_dir));
+    nrd_exec_log(x, 2, "Loaded engine size: %" PRIu64 " MiB", nrd_engine_weight_bytes(x->engine) >> 20);
     NRD_TRY(nrd_classifier_new(&x->classifier, x->engine));
     NRD_TRY(nrd_projection_new(&x->projection, x->engine));
     NRD_TRY(nrd_exec_draft_open(x, engine_dir));

@@ -98,9 +98,18 @@ def test_parameters_without_effect_are_named_once(plain):
     assert plain.log_text().count("has no effect: ") == 2  # nothing else was given
 
 
-def test_the_size_of_the_cache_is_logged(plain):
+def test_sizes_are_logged_in_the_published_words(plain):
     blocks = {kind: plain.metric("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type=kind) for kind in ("max", "tokens_per")}
-    assert f"for max tokens in paged KV cache ({int(blocks['max'] * blocks['tokens_per'])})." in plain.log_text()
+    tokens = int(blocks["max"] * blocks["tokens_per"])
+    for line in ("MPI size: 1, MPI local size: 1, rank: 0", "TRTGptModel maxNumSequences: #", "TRTGptModel maxBatchSize: #", "TRTGptModel maxBeamWidth: #",
+                 "TRTGptModel maxSequenceLen: #", "TRTGptModel maxNumTokens: #", "Loaded engine size: # MiB",
+                 "Memory usage when calculating max tokens in paged kv cache: total: # GiB, available: # GiB",
+                 f"Number of blocks in KV cache primary pool: {int(blocks['max'])}",
+                 "Number of blocks in KV cache secondary pool: 0, onboard blocks to primary memory before reuse: true",
+                 "Max KV cache pages per sequence: #", f"Number of tokens per block: {int(blocks['tokens_per'])}.",
+                 f"[MemUsageChange] Allocated # GiB for max tokens in paged KV cache ({tokens})."):
+        pattern = re.escape(f"[TensorRT-LLM][INFO] {line}").replace(r"\#", r"[\d.]+")
+        assert len(re.findall(f"{pattern}$", plain.log_text(), re.M)) == 1, line
 
 
 def statistics(server):
