@@ -91,22 +91,12 @@ static bool is_buffer(const char *name)
     return is;
 }
 
-static void note(nrd_build_stats *stats, const nrd_plan *p)
+static void note_unused(nrd_build_stats *stats, const nrd_plan *p)
 {
     const char *const *unused;
-    size_t n = nrd_plan_unused(p, &unused);
-    if (nrd_plan_rank(p) != 0) {
-        return;
-    }
-    if (*nrd_plan_notes(p)) {
-        nrd_str_printf(&stats->notes, "%s\n", nrd_plan_notes(p));
-    }
-    if (nrd_spec_has_gaps(nrd_plan_spec(p)) && !nrd_spec_reads_pictures(nrd_plan_spec(p))) {
-        nrd_str_puts(&stats->notes, "layers that read pictures are left out: the model takes text alone\n");
-    }
+    const size_t n = nrd_plan_unused(p, &unused);
     const char *first = NULL;
     size_t shown = 0, of_towers = 0;
-    n = nrd_plan_spec(p)->pp_size > 1 ? 0 : n; /* another stage may use them */
     for (size_t i = 0; i < n; i++) {
         if (nrd_plan_spec(p)->v_norm && is_of_tower(unused[i])) { /* Gemma 3n's and 4's, which nothing reads */
             of_towers++;
@@ -128,6 +118,29 @@ static void note(nrd_build_stats *stats, const nrd_plan *p)
         nrd_str_printf(&stats->notes, "%zu of the model's tensors %s not used: %s%s; does the configuration belong to these weights?\n", shown,
                        shown == 1 ? "is" : "are", first, shown == 1 ? "" : " and others");
     }
+}
+
+static nrd_error *note(nrd_build_stats *stats, const nrd_plan *p, const nrd_source *src, const nrd_plan_options *opt)
+{
+    nrd_plan_options undivided = *opt;
+    nrd_plan *whole = NULL;
+
+    if (nrd_plan_rank(p) != 0) {
+        return NULL;
+    }
+    if (*nrd_plan_notes(p)) {
+        nrd_str_printf(&stats->notes, "%s\n", nrd_plan_notes(p));
+    }
+    if (nrd_spec_has_gaps(nrd_plan_spec(p)) && !nrd_spec_reads_pictures(nrd_plan_spec(p))) {
+        nrd_str_puts(&stats->notes, "layers that read pictures are left out: the model takes text alone\n");
+    }
+    if (nrd_plan_spec(p)->pp_size > 1 && nrd_source_get_kind(src) != NRD_SOURCE_CHECKPOINT) { /* another stage may use them */
+        undivided.tp_size = undivided.pp_size = undivided.moe_ep_size = 1;
+        NRD_TRY(nrd_plan_make(&whole, src, &undivided, 0));
+    }
+    note_unused(stats, whole ? whole : p);
+    nrd_plan_free(whole);
+    return NULL;
 }
 
 /* ---- checkpoint ---- */
@@ -324,7 +337,7 @@ static nrd_error *convert_network(const nrd_source *src, const nrd_plan_options 
             stats->n_weights += nrd_plan_n_tensors(p);
             nrd_model_spec_to_json(nrd_plan_spec(p), &config);
         }
-        note(stats, p);
+        NRD_TRY_GOTO(note(stats, p, src, opt), err, done);
         stats->weight_bytes += nrd_plan_total_bytes(p);
         NRD_TRY_GOTO(convert_rank(p, out_dir), err, done);
         nrd_plan_free(p);
@@ -624,7 +637,7 @@ static nrd_error *build_network(const nrd_source *src, const nrd_build_options *
     stats->n_weights += nrd_plan_n_tensors(p);
     nrd_engine_config_json(nrd_plan_spec(p), &opt->limits, nrd_source_path(src), opt->extra_config,
                            &config);
-    note(stats, p);
+    NRD_TRY_GOTO(note(stats, p, src, &opt->plan), err, done);
     for (size_t i = 0; i < nrd_plan_n_tensors(p); i++) {
         const char *name = nrd_plan_at(p, i)->name;
         stats->has_cache_scales = stats->has_cache_scales || nrd_str_has_suffix(name, NRD_KV_RANGE) || nrd_str_has_suffix(name, NRD_KV_SCALE);

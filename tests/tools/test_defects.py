@@ -148,6 +148,8 @@ def test_weights_that_the_configuration_has_no_place_for_are_named(model, tmp_pa
     done = nereid("run", folder, "-p", "x", "-n", "1", NEREID_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     assert ": 2 of the model's tensors are not used: model.layers.0.self_attn.q_proj.bias and others; does the conf" in done.stderr
+    staged = nereid("build", folder, "--pp_size", "2", "-o", tmp_path / "engine")
+    assert staged.returncode == 0 and "2 of the model's tensors are not used: model.layers.0.self_attn.q_proj.bias and" in staged.stderr
     plain = nereid("run", model, "-p", "x", "-n", "1", NEREID_CACHE=str(tmp_path / "cache"))
     assert plain.returncode == 0 and "not used" not in plain.stderr
 
