@@ -91,7 +91,7 @@ static bool is_buffer(const char *name)
     return is;
 }
 
-static void note_unused(nrd_build_stats *stats, const nrd_plan *p)
+static void note_unused(nrd_build_stats *stats, const nrd_plan *p, const nrd_source *src)
 {
     const char *const *unused;
     const size_t n = nrd_plan_unused(p, &unused);
@@ -105,7 +105,7 @@ static void note_unused(nrd_build_stats *stats, const nrd_plan *p)
         /* What belongs to a tower is used by it (model/vision.h). */
         if (nrd_vision_has(nrd_plan_spec(p), unused[i]) || is_buffer(unused[i]) || is_other_network(p, unused[i]) ||
             is_of_gap(nrd_plan_spec(p), unused[i]) || is_unread_kv(nrd_plan_spec(p), unused[i]) ||
-            (nrd_plan_spec(p)->tied_embeddings && strstr(unused[i], "lm_head"))) {
+            (nrd_source_spec(src)->tied_embeddings && strstr(unused[i], "lm_head"))) {
             continue;
         }
         first = shown++ == 0 ? unused[i] : first;
@@ -138,7 +138,7 @@ static nrd_error *note(nrd_build_stats *stats, const nrd_plan *p, const nrd_sour
         undivided.tp_size = undivided.pp_size = undivided.moe_ep_size = 1;
         NRD_TRY(nrd_plan_make(&whole, src, &undivided, 0));
     }
-    note_unused(stats, whole ? whole : p);
+    note_unused(stats, whole ? whole : p, src);
     nrd_plan_free(whole);
     return NULL;
 }
