@@ -17,16 +17,19 @@ static void tell(const nrd_exec *x, const nrd_device_info *di)
 {
     const nrd_exec_info *i = &x->info;
     const double gib = 1 << 30;
+    const long long n_tokens = (long long)i->n_kv_blocks * i->tokens_per_block;
+    const int32_t n_most = (x->lim.max_seq_len + i->tokens_per_block - 1) / i->tokens_per_block;
 
     nrd_exec_log(x, 2, "Memory usage when calculating max tokens in paged kv cache: total: %.2f GiB, available: %.2f GiB",
                  (double)di->mem_total_bytes / gib, (double)di->mem_free_bytes / gib);
     nrd_exec_log(x, 2, "Number of blocks in KV cache primary pool: %d", i->n_kv_blocks);
     nrd_exec_log(x, 2, "Number of blocks in KV cache secondary pool: %d, onboard blocks to primary memory before reuse: true",
                  i->n_kv_host_blocks);
-    nrd_exec_log(x, 2, "Max KV cache pages per sequence: %d", (x->lim.max_seq_len + i->tokens_per_block - 1) / i->tokens_per_block);
+    nrd_exec_log(x, 2, "Max KV cache pages per sequence: %d", n_most);
     nrd_exec_log(x, 2, "Number of tokens per block: %d.", i->tokens_per_block);
     nrd_exec_log(x, 2, "[MemUsageChange] Allocated %.2f GiB for max tokens in paged KV cache (%lld).", (double)i->kv_cache_bytes / gib,
-                 (long long)i->n_kv_blocks * i->tokens_per_block);
+                 n_tokens);
+    nrd_exec_log(x, 2, "Using %lld total tokens in paged KV cache, and %d blocks per sequence", n_tokens, n_most); /* older releases */
 }
 
 /* Without attention a block takes no memory of the device, but about 60 bytes to know of it: so many, or those of the

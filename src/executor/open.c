@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "device/device.h"
 #include "executor/draft_model.h"
 #include "executor/eagle_model.h"
@@ -50,6 +51,20 @@ static double streamed_share(nrd_exec *x)
     return di.host_is_device ? 0 : 1 - x->cfg.gpu_weights_percent;
 }
 
+/* As many tokens back as each layer sees: a list that the layers take in turn. */
+static void tell_windows(const nrd_exec *x)
+{
+    const int32_t most = x->lim.max_seq_len, n = x->cfg.n_max_attention_window > 0 ? x->cfg.n_max_attention_window : 1;
+    nrd_str list = {0};
+
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t w = x->cfg.n_max_attention_window > 0 ? x->cfg.max_attention_window[i] : most;
+        nrd_str_printf(&list, "%s%d", i ? ", " : "", w > 0 && w < most ? w : most);
+    }
+    nrd_exec_log(x, 2, "TRTGptModel mMaxAttentionWindowSize: (%s) * %d", nrd_str_cstr(&list), (x->spec->n_layers + n - 1) / n);
+    nrd_str_fini(&list);
+}
+
 /* In the words of the published backend: where it runs and what its limits are. */
 static void tell(const nrd_exec *x, bool has_gpu)
 {
@@ -63,7 +78,11 @@ static void tell(const nrd_exec *x, bool has_gpu)
     nrd_exec_log(x, 2, "TRTGptModel maxBatchSize: %d", x->lim.max_batch_size);
     nrd_exec_log(x, 2, "TRTGptModel maxBeamWidth: %d", x->lim.max_beam_width);
     nrd_exec_log(x, 2, "TRTGptModel maxSequenceLen: %d", x->lim.max_seq_len);
+    tell_windows(x);
+    nrd_exec_log(x, 2, "TRTGptModel enableTrtOverlap: 0"); /* the parameter has no effect */
+    nrd_exec_log(x, 2, "TRTGptModel normalizeLogProbs: %d", x->cfg.normalize_log_probs);
     nrd_exec_log(x, 2, "TRTGptModel maxNumTokens: %d", x->lim.max_num_tokens);
+    nrd_exec_log(x, 2, "TRTGptModel maxInputLen: %d", x->lim.max_input_len);
 }
 
 static nrd_error *open_runner(nrd_exec *x, const char *engine_dir)

@@ -92,32 +92,6 @@ def test_the_environment_says_which_lines_of_the_engine_come(plain, cache, level
     assert any("is none of TRACE" in line for line in lines) == (level == "loud")
 
 
-def test_the_log_says_of_an_engine_what_the_published_backend_says(plain, cache, tmp_path):
-    """Of repositories as the guides fill them; those of nereid serve, which have a name for clients, come with a summary."""
-    repo = shutil.copytree(plain.repository, tmp_path / "repo")
-    config = repo / "tensorrt_llm/config.pbtxt"
-    text, n = re.subn(r'(key: "served_model_name"\s+value: \{ string_value: )"[^"]*"', r'\1"${served_model_name}"', config.read_text())
-    text, m = re.subn(r'(key: "max_attention_window_size"\s+value: \{ string_value: )"[^"]*"', r'\1"64,9999"', text)
-    assert n == m == 1
-    config.write_text(text)
-    s = Server(repo, cache)
-    try:
-        said = s.wait_ready().log_text()
-        model = s.request("/v2/models/tensorrt_llm/config")[1]["parameters"]
-    finally:
-        assert s.stop() == 0
-    assert model["max_attention_window_size"]["string_value"] == "64,9999"
-    lines = re.findall(r"\[TensorRT-LLM\]\[INFO\] (.*)", said)
-    for line in ("MPI size: 1, rank: 0", "TRTGptModel maxBeamWidth: 1", "TRTGptModel maxSequenceLen: 512", "TRTGptModel mMaxAttentionWindowSize: (64, 512) * 1",
-                 "TRTGptModel enableTrtOverlap: 0", "TRTGptModel normalizeLogProbs: 1", "TRTGptModel maxInputLen: 511"):
-        assert lines.count(line) == 1, (line, lines)
-    tokens, = (int(w) for line in lines for w in re.findall(r"^Using (\d+) total tokens in paged KV cache, and \d+ blocks per sequence$", line))
-    assert any(re.fullmatch(rf"Allocated [\d.]+ GiB for max tokens in paged KV cache \({tokens}\)\.", line) for line in lines)
-    for start in ("TRTGptModel maxNumSequences: ", "TRTGptModel maxBatchSize: ", "TRTGptModel maxNumTokens: ", "Loaded engine size: ", "Allocate "):
-        assert any(re.match(re.escape(start) + r"\d+", line) for line in lines), (start, lines)
-    assert "TRTGptModel" not in plain.log_text()
-
-
 def test_parameters_without_effect_are_named_once(plain):
     for name, value in (("participant_ids", "0"), ("multi_block_mode", "false")):
         line = f"[TensorRT-LLM][WARNING] model 'tensorrt_llm': {name} '{value}' has no effect: "
@@ -130,6 +104,8 @@ def test_sizes_are_logged_in_the_published_words(plain):
     tokens = int(blocks["max"] * blocks["tokens_per"])
     for line in ("MPI size: 1, MPI local size: 1, rank: 0", "TRTGptModel maxNumSequences: #", "TRTGptModel maxBatchSize: #", "TRTGptModel maxBeamWidth: #",
                  "TRTGptModel maxSequenceLen: #", "TRTGptModel maxNumTokens: #", "Loaded engine size: # MiB",
+                 "TRTGptModel mMaxAttentionWindowSize: (512) * 2", "TRTGptModel enableTrtOverlap: 0", "TRTGptModel normalizeLogProbs: 1",
+                 "TRTGptModel maxInputLen: 511", f"Using {tokens} total tokens in paged KV cache, and # blocks per sequence",
                  "Memory usage when calculating max tokens in paged kv cache: total: # GiB, available: # GiB",
                  f"Number of blocks in KV cache primary pool: {int(blocks['max'])}",
                  "Number of blocks in KV cache secondary pool: 0, onboard blocks to primary memory before reuse: true",
@@ -137,6 +113,19 @@ def test_sizes_are_logged_in_the_published_words(plain):
                  f"[MemUsageChange] Allocated # GiB for max tokens in paged KV cache ({tokens})."):
         pattern = re.escape(f"[TensorRT-LLM][INFO] {line}").replace(r"\#", r"[\d.]+")
         assert len(re.findall(f"{pattern}$", plain.log_text(), re.M)) == 1, line
+
+
+def test_attention_windows_are_logged_as_layers_take_them(plain, cache, tmp_path):
+    repo = shutil.copytree(plain.repository, tmp_path / "repo")
+    config = repo / "tensorrt_llm/config.pbtxt"
+    text, n = re.subn(r'(key: "max_attention_window_size"\s+value: \{ string_value: )"[^"]*"', r'\1"64,9999"', config.read_text())
+    assert n == 1
+    config.write_text(text)
+    s = Server(repo, cache)
+    try:
+        assert "[TensorRT-LLM][INFO] TRTGptModel mMaxAttentionWindowSize: (64, 512) * 1\n" in s.wait_ready().log_text()
+    finally:
+        assert s.stop() == 0
 
 
 def statistics(server):

@@ -103,11 +103,7 @@ static TRITONSERVER_Error *open_engine(nrd_llm_instance *inst)
     c.n_device_ids = places.n_device_ids;
     c.participant_ids = places.participant_ids;
     c.n_participant_ids = places.n_participant_ids;
-    NRD_TB_TRY(nrd_llm_error(nrd_exec_open(&inst->exec, inst->model->engine_dir, &c)));
-    inst->info.size = sizeof inst->info;
-    nrd_exec_get_info(inst->exec, &inst->info);
-    nrd_llm_tell_engine(inst->model, &c, &inst->info);
-    return NULL;
+    return nrd_llm_error(nrd_exec_open(&inst->exec, inst->model->engine_dir, &c));
 }
 
 static TRITONSERVER_Error *open_metrics(nrd_llm_instance *inst)
@@ -139,6 +135,8 @@ static TRITONSERVER_Error *instance_open(nrd_llm_instance *inst)
     NRD_TB_TRY(TRITONBACKEND_ModelState(model, (void **)&inst->model));
     NRD_TB_TRY(open_engine(inst));
     NRD_TB_TRY(nrd_llm_pictures_start(inst));
+    inst->info.size = sizeof inst->info;
+    nrd_exec_get_info(inst->exec, &inst->info);
     NRD_TB_TRY(nrd_llm_adapters_load(inst));
     NRD_TB_TRY(open_metrics(inst));
     NRD_TB_TRY(nrd_llm_responder_start(inst));

@@ -184,9 +184,6 @@ nrd_llm_rules nrd_llm_rules_of(const nrd_tb_config *c);
 TRITONSERVER_Error *nrd_llm_params_read(nrd_llm_model *m);
 void nrd_llm_params_fini(nrd_llm_model *m);
 
-/* start_log.c: lines about an engine that was opened with `c`. */
-void nrd_llm_tell_engine(const nrd_llm_model *m, const nrd_exec_config *c, const nrd_exec_info *info);
-
 /* warnings.c: one line a parameter, in the log. */
 /* A parameter that stands in the file without a value: empty, or still a template's "${…}". */
 bool nrd_llm_param_is_open(const nrd_llm_model *m, const char *key);
