@@ -102,6 +102,7 @@ OBJ_device := $(filter-out $(B)/obj/device/cuda/% $(B)/obj/device/plugin/% \
     $(foreach i,$(filter-out $(ISAS),$(ALL_ISAS)),%/isa_$(i).o %/isa_$(i)_linear.o),$(call obj_of,device))
 # Program and plug-in of one interface: see nereid/device.h.
 DEVICE_ID := -DNRD_DEVICE_ID='"$(shell (echo $(NRD_VERSION); cat include/nereid/device.h include/nereid/device/*.h include/nereid/dtype.h) | sha256sum | head -c 16)"'
+OBJ_isa := $(filter %/isa.o $(B)/obj/device/cpu/isa_%,$(OBJ_device))
 OBJ_engine := $(call obj_of,engine)
 OBJ_executor := $(call obj_of,executor)
 OBJ_core := $(call obj_of,core)
@@ -177,6 +178,8 @@ endif
 # A build from nothing ends earlier by a fifth with lines alone for a debugger (CFLAGS=-g: variables too), and with rooms that work
 # once, when a model is opened or a command begins, compiled with less care. What is there already is not made again for that.
 QUICK_release := -g1
+QUICK_asan := -g1
+QUICK_tsan := -g1
 $(B)/obj/tools/%.o $(B)/obj/model/%.o: COLD_release := -O1
 $(B)/obj/tools/load/%.o $(B)/obj/tools/quantize/%.o $(B)/obj/tools/eval/%.o: COLD_release :=
 $(B)/obj/model/plan%.o $(B)/obj/model/quant/%.o $(B)/obj/model/lora%.o $(B)/obj/model/finite.o: COLD_release :=
@@ -300,6 +303,16 @@ unit: $(UNIT_BIN) ## Build and run the C unit tests (BUILD=asan|tsan for sanitiz
 $(B)/tests/%.o: tests/%.c $(FLAGS_FILE)
 	$(call compile,-Itests $(text_CFLAGS) $(grpc_CFLAGS))
 $(patsubst %.c,$(B)/%.o,$(wildcard tests/unit/frontends/grpc/*.c)): | $(PROTO_C)
+# Of an archive a test takes what it uses: all tests with the whole engine in each are 7 GB.
+$(B)/tests/libnereid.a: $(filter-out $(OBJ_isa),$(OBJ_nereid)) $(B)/tests/isa.o
+# One object: a name that may be missing (weak) takes nothing out of an archive.
+$(B)/tests/isa.o: $(OBJ_isa)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -r -nostdlib -o $@ $^
+$(B)/tests/libfrontends.a: $(OBJ_frontends) $(OBJ_tls) $(OBJ_formats) $(OBJ_text) $(OBJ_audio) $(OBJ_base)
+$(B)/tests/lib%.a:
+	@mkdir -p $(@D)
+	$(Q)rm -f $@ && ar rcsT $@ $^
 $(B)/tests/unit/core/%: $(B)/tests/unit/core/%.o $(B)/lib/libtritonserver.so $(OBJ_core) $(OBJ_proto) $(OBJ_base)
 	$(link)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(NRD_LDFLAGS) $(LDFLAGS) -rdynamic $(proto_LIBS) -lcmocka $(LIBS_base)
@@ -308,9 +321,9 @@ $(B)/tests/unit/core/test_server $(B)/tests/unit/core/test_sequence $(B)/tests/u
 $(B)/tests/unit/core/test_cache: private LDFLAGS += -Wl,--wrap=nrd_siphash_end
 $(B)/tests/unit/core/test_cache: | $(B)/backends/identity/libtriton_identity.so $(B)/caches/local/libtritoncache_local.so
 $(B)/tests/unit/core/test_lend: | $(B)/backends/identity/libtriton_identity.so $(B)/tests/backends/fickle/libtriton_fickle.so
-$(B)/tests/unit/frontends/%: $(B)/tests/unit/frontends/%.o $(OBJ_frontends) $(OBJ_tls) $(OBJ_formats) $(OBJ_text) $(OBJ_audio) $(OBJ_base) $(B)/lib/libtritonserver.so
+$(B)/tests/unit/frontends/%: $(B)/tests/unit/frontends/%.o $(B)/tests/libfrontends.a $(B)/lib/libtritonserver.so
 	$(link)
-	$(Q)$(CC) -o $@ $(filter-out $(B)/obj/frontends/main.o,$(filter %.o,$^)) $(NRD_LDFLAGS) $(LDFLAGS) \
+	$(Q)$(CC) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(NRD_LDFLAGS) $(LDFLAGS) \
 	    -L$(B)/lib -ltritonserver -levent -levent_pthreads -lz $(frontends_LIBS) $(text_LIBS) -lcmocka $(LIBS_base) -Wl,-rpath,$(abspath $(B)/lib)
 $(B)/tests/unit/cloud/%: $(B)/tests/unit/cloud/%.o $(OBJ_cloud) $(OBJ_base)
 	$(link)
@@ -340,9 +353,9 @@ $(B)/tests/unit/guided/test_guided: private LDFLAGS += -Wl,--wrap=clock_gettime
 $(B)/tests/unit/%/test_no_memory: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc strdup strndup \
     vasprintf asprintf __vasprintf_chk __asprintf_chk)
 $(B)/tests/unit/tools/test_quantize: $(addprefix $(B)/obj/tools/quantize/,awq.o cache.o gptq.o grid.o input.o math.o nearest.o pack.o pack_gptq.o pack_tensor.o refine.o smooth.o together.o)
-$(B)/tests/%: $(B)/tests/%.o $(OBJ_nereid)
+$(B)/tests/%: $(B)/tests/%.o $(B)/tests/libnereid.a
 	$(link)
-	$(Q)$(CC) -o $@ $^ $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
+	$(Q)$(CC) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(NRD_LDFLAGS) $(LDFLAGS) $(text_LIBS) -lcmocka $(LIBS_base)
 
 include tests/fuzz/build.mk
 

@@ -13,7 +13,7 @@
 T ?= 10
 FUZZ_CC ?= $(firstword $(filter ccache,$(CC))) clang
 FUZZ_LD ?= clang
-FUZZ_SAN ?= -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+FUZZ_SAN ?= -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 FUZZ_ENGINE ?= -fsanitize=fuzzer
 F := build/fuzz
 FUZZ_CFLAGS := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -I$(B)/gen -DNRD_VERSION='"fuzz"' $(DEVICE_ID) $(FUZZ_SAN)
