@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The LLM API under the name tensorrt_llm, as the published quick start writes it."""
+import json
 import os
+import re
 import subprocess
 import sys
 
@@ -66,6 +68,40 @@ llm.shutdown()
 """))
     assert lines[0] == "True True" and lines[1].endswith(" True") and int(lines[1].split()[0]) > 1
     assert "tensorrt_llm.LLM: dtype has no effect" in said
+
+
+def test_drafts_change_no_answer(say):
+    lines, _ = say("""
+from tensorrt_llm import BuildConfig
+from tensorrt_llm.llmapi import LookaheadDecodingConfig, MTPDecodingConfig, NGramDecodingConfig
+from tensorrt_llm.llmapi.drafts import text_of
+def answers(**how):
+    with LLM(model=model, **how) as llm:
+        return [o.outputs[0].token_ids for o in llm.generate(["one two one two one two", "a b c"], SamplingParams(max_tokens=24, ignore_eos=True))]
+plain = answers(build_config=BuildConfig(max_batch_size=2, max_beam_width=1))
+for config in (NGramDecodingConfig(max_draft_len=3, max_matching_ngram_size=2), {"decoding_type": "NGram", "max_draft_len": 3},
+               LookaheadDecodingConfig(max_window_size=3, max_ngram_size=3, max_verification_set_size=5)):
+    print(answers(speculative_config=config) == plain, text_of(config))
+print(text_of(MTPDecodingConfig(num_nextn_predict_layers=2)))
+""")
+    assert [line[:4] for line in lines[:3]] == ["True"] * 3
+    assert [json.loads(line.removeprefix("True ")) for line in lines] == [
+        {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}, {"method": "ngram", "num_speculative_tokens": 3},
+        {"method": "lookahead", "lookahead_window_size": 3, "lookahead_ngram_size": 3, "lookahead_verification_set_size": 5},
+        {"method": "mtp", "num_speculative_tokens": 2}]
+
+
+@pytest.mark.parametrize("body, error", [
+    ("MTPDecodingConfig(num_nextn_predict_layers=2)", "no MTP|mtp"), ("EagleDecodingConfig(max_draft_len=3)", "EagleDecodingConfig needs speculative_model"),
+    ("EagleDecodingConfig(max_draft_len=3, speculative_model='/nowhere')", "/nowhere"), ("{'decoding_type': 'Foo'}", "decoding_type is one of"),
+    ("{'decoding_type': 'NGram', 'max_window_size': 3}", "'max_window_size' is not known"), ("3", "expected a decoding config, got int"),
+    ("NGramDecodingConfig(max_draft_len=0)", "num_speculative_tokens")])
+def test_wrong_drafts_are_errors(say, body, error):
+    _, said = say(f"""
+from tensorrt_llm.llmapi import EagleDecodingConfig, MTPDecodingConfig, NGramDecodingConfig
+LLM(model=model, speculative_config={body})
+""", status=1)
+    assert re.search(error, said.splitlines()[-1]), said
 
 
 def test_what_is_asked_for_is_passed_on(say):

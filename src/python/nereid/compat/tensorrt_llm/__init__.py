@@ -3,6 +3,6 @@
 PYTHONPATH="$(python -m nereid compat)". It is `nereid.executor` and `nereid.LLM` under other names, and no TensorRT-LLM."""
 from nereid import __version__
 
-from tensorrt_llm.llmapi import LLM, SamplingParams
+from tensorrt_llm.llmapi import LLM, BuildConfig, SamplingParams
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["BuildConfig", "LLM", "SamplingParams", "__version__"]

@@ -14,9 +14,21 @@ from nereid.executor import KvCacheConfig
 from nereid.llm import Prompt
 from nereid.programs import fetch
 
+from tensorrt_llm.llmapi.drafts import text_of
+
 # What the original is told and this engine finds out.
-NO_EFFECT = ("backend", "dtype", "trust_remote_code", "max_input_len", "max_seq_len", "gpus_per_node", "build_config", "cuda_graph_config",
+NO_EFFECT = ("backend", "dtype", "trust_remote_code", "max_input_len", "max_seq_len", "gpus_per_node", "cuda_graph_config",
              "attn_backend", "disable_overlap_scheduler", "tokenizer_mode", "enable_build_cache")
+
+
+@dataclass
+class BuildConfig:
+    """Limits of a step. Lengths have no effect: they are the model's own. Engines for logits are built with `nereid build`."""
+    max_batch_size: Optional[int] = None
+    max_num_tokens: Optional[int] = None
+    max_beam_width: Optional[int] = None
+    max_input_len: Optional[int] = None
+    max_seq_len: Optional[int] = None
 
 
 @dataclass
@@ -147,10 +159,16 @@ class LLM:
 
     def __init__(self, model: Union[str, "os.PathLike[str]"], tokenizer: Union[None, str, "os.PathLike[str]"] = None, *,
                  kv_cache_config: Optional[KvCacheConfig] = None, guided_decoding_backend: Optional[str] = None,
-                 enable_chunked_prefill: bool = True, **options: Any) -> None:
+                 enable_chunked_prefill: bool = True, speculative_config: Any = None, build_config: Optional[BuildConfig] = None,
+                 **options: Any) -> None:
         for name in NO_EFFECT:
             if options.pop(name, None) is not None:
                 print(f"tensorrt_llm.LLM: {name} has no effect", file=sys.stderr)
+        for name in ("max_batch_size", "max_num_tokens", "max_beam_width") if build_config else ():
+            if options.get(name) is None:
+                options[name] = getattr(build_config, name)
+        if speculative_config is not None:
+            options["speculative_config"] = text_of(speculative_config)
         kv = kv_cache_config or KvCacheConfig(enable_block_reuse=True)
         options.update(enable_kv_cache_reuse=kv.enable_block_reuse, max_tokens_in_paged_kv_cache=kv.max_tokens,
                        kv_cache_free_mem_fraction=kv.free_gpu_memory_fraction, sink_token_length=kv.sink_token_length,
