@@ -2,11 +2,15 @@
 """The LLM API under the name tensorrt_llm, as the published quick start writes it."""
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tinymodel"))
+import adapter  # noqa: E402
 
 START = """
 import asyncio, sys
@@ -89,6 +93,28 @@ print(text_of(MTPDecodingConfig(num_nextn_predict_layers=2)))
         {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}, {"method": "ngram", "num_speculative_tokens": 3},
         {"method": "lookahead", "lookahead_window_size": 3, "lookahead_ngram_size": 3, "lookahead_verification_set_size": 5},
         {"method": "mtp", "num_speculative_tokens": 2}]
+
+
+def test_adapters_by_request(say, tmp_path):
+    path = adapter.write("llama", tmp_path / "a", "float16", seed="one")
+    lines, _ = say(f"""
+from tensorrt_llm.executor import LoRARequest
+import nereid
+llm = LLM(model=model, enable_lora=True)
+params = SamplingParams(max_tokens=8, ignore_eos=True)
+ids = lambda outs: [o.outputs[0].token_ids for o in outs]
+one = LoRARequest("one", 7, {str(path)!r})
+plain, with_one = ids(llm.generate(["a b", "c"], params)), ids(llm.generate(["a b", "c"], params, lora_request=one))
+mixed = ids(llm.generate(["a b", "c"], params, lora_request=[None, one]))
+later = llm.generate_async("a b", params, lora_request=one).result().outputs[0].token_ids
+print(plain != with_one, mixed == [plain[0], with_one[1]], later == with_one[0])
+for wrong in (lambda: LoRARequest("two", 2, "/nowhere"), lambda: llm.generate("a", params, lora_request=LoRARequest("two", 7, model)),
+              lambda: llm.generate(["a"], [params], lora_request=[one, one]), lambda: LoRARequest("two", 0, model)):
+    try: wrong()
+    except ValueError as e: print(e)
+""")
+    assert lines[0] == "True True True" and lines[1] == "lora_path (/nowhere) does not exist." and lines[2] == f"lora_int_id 7 is that of '{path}'"
+    assert lines[3:] == ["1 sampling_params and 2 of lora_request", "lora_int_id is 0, expected a number above 0"]
 
 
 @pytest.mark.parametrize("body, error", [

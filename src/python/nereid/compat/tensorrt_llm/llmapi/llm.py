@@ -7,13 +7,14 @@ import queue
 import sys
 import threading
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, Iterator, List, Optional, Sequence, Union
+from typing import Any, AsyncIterator, Dict, Iterator, List, Optional, Sequence, Union
 
 import nereid
 from nereid.executor import KvCacheConfig
 from nereid.llm import Prompt
 from nereid.programs import fetch
 
+from tensorrt_llm.executor.request import LoRARequest
 from tensorrt_llm.llmapi.drafts import text_of
 
 # What the original is told and this engine finds out.
@@ -83,7 +84,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     guided_decoding: Optional[GuidedDecodingParams] = None
 
-    def ours(self) -> nereid.SamplingParams:
+    def ours(self, lora_id: int = 0) -> nereid.SamplingParams:
         most = self.best_of or self.n
         if most < self.n:
             raise ValueError(f"best_of is {most}, expected at least n ({self.n})")
@@ -96,7 +97,7 @@ class SamplingParams:
             presence_penalty=self.presence_penalty, frequency_penalty=self.frequency_penalty, n=draws,
             beam_width=most if self.use_beam_search else 1, length_penalty=self.length_penalty, early_stopping=self.early_stopping,
             beam_search_diversity_rate=self.beam_search_diversity_rate, no_repeat_ngram_size=self.no_repeat_ngram_size,
-            seed=self.seed, stop=self.stop, bad_words=bad, min_tokens=self.min_tokens,
+            lora_id=lora_id, seed=self.seed, stop=self.stop, bad_words=bad, min_tokens=self.min_tokens,
             stop_token_ids=[*self.stop_token_ids, *([] if self.end_id is None else [self.end_id])],
             ignore_eos=self.ignore_eos or self.end_id is not None, prompt_logprobs=self.prompt_logprobs,
             return_context_logits=self.return_context_logits, return_generation_logits=self.return_generation_logits,
@@ -115,15 +116,15 @@ class SamplingParams:
 class RequestResult:
     """A request under way: result(), `await`, or an output for each piece by `for` or `async for`."""
 
-    def __init__(self, llm: nereid.LLM, prompt: Prompt, params: SamplingParams) -> None:
+    def __init__(self, llm: nereid.LLM, prompt: Prompt, params: SamplingParams, lora_id: int) -> None:
         self._pieces: "queue.SimpleQueue[Optional[nereid.RequestOutput]]" = queue.SimpleQueue()
         self._done: "concurrent.futures.Future[Any]" = concurrent.futures.Future()
-        threading.Thread(target=self._run, args=(llm, prompt, params), daemon=True).start()
+        threading.Thread(target=self._run, args=(llm, prompt, params, lora_id), daemon=True).start()
 
-    def _run(self, llm: nereid.LLM, prompt: Prompt, params: SamplingParams) -> None:
+    def _run(self, llm: nereid.LLM, prompt: Prompt, params: SamplingParams, lora_id: int) -> None:
         output = None
         try:
-            for piece in llm.stream(prompt, params.ours()):
+            for piece in llm.stream(prompt, params.ours(lora_id)):
                 output = piece.output
                 self._pieces.put(output)
             self._done.set_result(output and params.best(output))
@@ -177,23 +178,47 @@ class LLM:
         self._llm = nereid.LLM(fetch(os.fspath(model)), tokenizer=tokenizer, guided_decoding=guided_decoding_backend is not None,
                                **{name: value for name, value in options.items() if value is not None})
 
+        self._adapters: Dict[int, str] = {}  # folders by their numbers
+        self._lock = threading.Lock()
+
+    def _adapter(self, request: Optional[LoRARequest]) -> int:
+        """The number of an adapter, which is loaded now unless it was."""
+        if request is None:
+            return 0
+        path = os.path.realpath(request.path)
+        with self._lock:
+            if request.adapter_id not in self._adapters:
+                self._llm.load_lora(request.adapter_id, path)
+                self._adapters[request.adapter_id] = path
+        if self._adapters[request.adapter_id] != path:
+            raise ValueError(f"lora_int_id {request.adapter_id} is that of '{self._adapters[request.adapter_id]}'")
+        return request.adapter_id
+
     @property
     def tokenizer(self) -> Any:
         return self._llm.tokenizer
 
     def generate(self, inputs: Any, sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None,
-                 use_tqdm: bool = True) -> Union[nereid.RequestOutput, List[nereid.RequestOutput]]:
-        """A list for a list. There is no bar of progress, whatever use_tqdm is."""
+                 use_tqdm: bool = True, lora_request: Union[None, LoRARequest, Sequence[Optional[LoRARequest]]] = None
+                 ) -> Union[nereid.RequestOutput, List[nereid.RequestOutput]]:
+        """A list for a list. There is no bar of progress, whatever use_tqdm is. lora_request: an adapter for all prompts, or one or None for each."""
         params = sampling_params or SamplingParams()
+        several = lora_request is not None and not isinstance(lora_request, LoRARequest)
+        if several and isinstance(params, SamplingParams):
+            params = [params] * len(lora_request)
         if isinstance(params, SamplingParams):
-            got = self._llm.generate(inputs, params.ours())
+            got = self._llm.generate(inputs, params.ours(self._adapter(lora_request)))
             return [params.best(o) for o in got] if isinstance(got, list) else params.best(got)
-        got = self._llm.generate(inputs, [p.ours() for p in params])
+        adapters = lora_request if several else [lora_request] * len(params)
+        if len(adapters) != len(params):
+            raise ValueError(f"{len(params)} sampling_params and {len(adapters)} of lora_request")
+        got = self._llm.generate(inputs, [p.ours(self._adapter(a)) for p, a in zip(params, adapters)])
         return [p.best(o) for p, o in zip(params, got)]
 
-    def generate_async(self, inputs: Prompt, sampling_params: Optional[SamplingParams] = None, streaming: bool = False) -> RequestResult:
+    def generate_async(self, inputs: Prompt, sampling_params: Optional[SamplingParams] = None, streaming: bool = False,
+                       lora_request: Optional[LoRARequest] = None) -> RequestResult:
         """One prompt. Its pieces come either way; streaming says only that they will be read."""
-        return RequestResult(self._llm, inputs, sampling_params or SamplingParams())
+        return RequestResult(self._llm, inputs, sampling_params or SamplingParams(), self._adapter(lora_request))
 
     def shutdown(self) -> None:
         self._llm.close()
