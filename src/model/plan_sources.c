@@ -430,9 +430,11 @@ nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j)
         }
         j->src[j->n_src] = t;
     }
-    if (j->src[0]->packed) { /* readers give [out, in], whatever the family's own files have */
-        j->flags &= ~(uint32_t)NRD_RULE_TRANSPOSE;
+    bool is_packed = true; /* readers give [out, in], whatever the family's own files have; what was left as it is stays turned */
+    for (int i = 0; i < j->n_src; i++) {
+        is_packed = is_packed && (!j->src[i] || j->src[i]->packed);
     }
+    j->flags &= is_packed ? ~(uint32_t)NRD_RULE_TRANSPOSE : ~0U;
     for (int i = 0; i < j->n_src; i++) {
         int64_t rows = j->n_src == 1 ? source_rows(p, j) : of_state ? nrd_plan_state_rows(&p->spec, i) : part_rows[i];
         rows *= i > 0 && (j->flags & NRD_RULE_JOINED_KV) ? 2 : 1;
@@ -455,7 +457,7 @@ nrd_error *nrd_plan_find_sources(nrd_plan *p, nrd_plan_job *j)
         if (j->flags & NRD_RULE_HEADS_APART) {
             NRD_TRY(as_one(p, &j->src[i]));
         }
-        NRD_TRY(check_shape(p, j->src[i], rows, cols, vector, (j->flags & NRD_RULE_TRANSPOSE) != 0));
+        NRD_TRY(check_shape(p, j->src[i], rows, cols, vector, (j->flags & NRD_RULE_TRANSPOSE) && !j->src[i]->packed));
     }
     return NULL;
 }

@@ -199,7 +199,7 @@ def meant(tensors, is_block):
     ("qwen3_moe", "int4_gptq --awq_block_size 18 --auto_quantize_bits 5.5"),
     ("deepseek_v3-plain", "int8_sq"), ("qwen3_moe", "int8_sq"), ("bamba", "int8_sq"), ("qwen3_next", "int8_wo"),
     *(("gpt2", words) for words in ("int8_wo", "int8_sq", "fp8", "int4_awq", "w4a8_awq", "nvfp4", "int4_gptq --exclude c_attn", "int8_sq --mixed auto")),
-    ("santacoder", "int8_sq"), ("santacoder", "int4_gptq --awq_block_size 8"),
+    ("santacoder", "int8_sq"), ("santacoder", "int4_gptq --awq_block_size 8"), ("santacoder", "int8_sq --exclude q_attn"), ("santacoder", "int8_wo --exclude kv_attn"),
     ("gemma4", "int8_sq"), ("gemma4", "int4_gptq --awq_block_size 8 --exclude down_proj"), ("gemma4-dense", "int8_sq"),
     ("gemma4-moe", "int8_wo --exclude *.experts.*")])
 def test_the_folder_means_by_its_specification_what_the_engine_computes(home, tmp_path, arch, words):
