@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import zlib
 
 import pytest
@@ -201,8 +202,10 @@ def test_pictures_that_wait_are_answered_before_the_model_goes(tmp_path, how):
                "--load-model=ensemble").wait_ready()
     try:
         sent = [Sent(s, "/v1/chat/completions", chat_body(p)) for p in [*[LARGE] * READERS, SMALL]]
-        for _ in range(20):  # meanwhile they come to tensorrt_llm
+        until = time.monotonic() + 0.4
+        while time.monotonic() < until:  # they come to tensorrt_llm: of a model that is gone before that they would be told
             assert s.request("/v1/chat/completions", chat_body())[0] == 200
+        assert any(x.is_open() for x in sent)
         if how == "unload":
             assert s.request("/v2/repository/models/ensemble/unload", {"parameters": {"unload_dependents": True}})[0] == 200
         else:
