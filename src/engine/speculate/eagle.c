@@ -264,7 +264,8 @@ static nrd_error *copy_blocks(nrd_eagle *e, const nrd_plan *p)
     return NULL;
 }
 
-/* A place depends on the token behind it, too. */
+/* A place depends on the token behind it, too. But not the last one of a block that this step writes nothing of: others may share that
+ * block, whose drafts in this step were counted with it. */
 static void forget_written(nrd_eagle *e, const nrd_plan *p)
 {
     for (int32_t i = 0; i < p->n_entries; i++) {
@@ -272,7 +273,7 @@ static void forget_written(nrd_eagle *e, const nrd_plan *p)
         const nrd_kv_table *t = &x->seq->sched.tables[x->beam];
         const int32_t start = x->start + x->n_again;
         forget_from(e, e->kept, t, start);
-        forget_from(e, e->computed, t, max_of(start - 1, 0));
+        forget_from(e, e->computed, t, start % e->cfg.block_tokens > 0 ? start - 1 : start);
     }
 }
 
