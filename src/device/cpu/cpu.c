@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/numa.h"
 #include "base/str.h"
+#include "device/cpu/cache_memory.h"
 #include "device/cpu/comm.h"
 #include "device/cpu/walk.h"
 #include "device/device.h"
@@ -20,8 +21,6 @@
 enum {
     MAX_COMMANDS = 1024, /* a longer list is run when it is full */
     MAX_POOLS = 64,
-    HUGE_PAGE = 2 << 20,
-    SMALL_HEAD = 64 << 10, /* of a cache: memory in small pages */
     MAPPED = 256 << 10, /* from here on memory is mapped, and taken as it is touched */
     ARENA_BYTES = 64 << 10, /* copied host arrays of a step */
     COPY_CHUNK = 1 << 20,
@@ -74,23 +73,6 @@ static nrd_cpu *cpu_of(nrd_device *dev)
 
 /* ---- memory ---- */
 
-/* Large pages begin SMALL_HEAD behind the start. Wherever else a cache begins, up to its first 2 MB, where the first blocks are, would
- * lie in small ones; and with none, each layer of a model that is hardly used would take 2 MB. */
-static void *map_cache(size_t total)
-{
-    uint8_t *p = mmap(NULL, total + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (p == MAP_FAILED) {
-        return p;
-    }
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), before = HUGE_PAGE - ((uintptr_t)p + SMALL_HEAD) % HUGE_PAGE;
-    munmap(p, before);
-    if (before < HUGE_PAGE) {
-        munmap(p + before + (total + page - 1) / page * page, HUGE_PAGE - before);
-    }
-    return p + before;
-}
-
 static nrd_error *cpu_alloc(nrd_device *dev, void **out, nrd_mem_kind kind, size_t bytes, const char *pool_name)
 {
     nrd_cpu *cpu = cpu_of(dev);
@@ -104,14 +86,14 @@ static nrd_error *cpu_alloc(nrd_device *dev, void **out, nrd_mem_kind kind, size
     }
     const bool big = total >= MAPPED, is_cache = pool_name && strcmp(pool_name, "kv cache") == 0;
     if (big) {
-        h = is_cache && total >= HUGE_PAGE
-                ? map_cache(total)
+        h = is_cache && total >= NRD_CPU_HUGE_PAGE
+                ? nrd_cpu_map_cache(total)
                 : mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (h == MAP_FAILED) {
             return nrd_errorf(NRD_ERR_UNAVAILABLE, "cpu: no memory for %zu bytes of %s", bytes,
                               pool_name ? pool_name : "a pool");
         }
-        if (total >= HUGE_PAGE) {
+        if (total >= NRD_CPU_HUGE_PAGE) {
             (void)madvise(h, total, MADV_HUGEPAGE); /* fewer TLB misses where the system allows */
         }
         if (!pool_name || strcmp(pool_name, "scratch") != 0) { /* that is near the thread that uses it */
